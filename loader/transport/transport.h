@@ -1,0 +1,109 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_TRANSPORT_H_
+#define HEADRACE_LOADER_TRANSPORT_TRANSPORT_H_
+
+// The operations table: how bytes of weights travel between a publisher and a receiver.
+//
+// A transport knows no tensor, plan, generation or job; it moves bytes between *endpoints*, one per rank. What is
+// allowed to travel, and when, is decided above it (loader/executor, loader/session). Every backend passes the
+// conformance suite in conformance.h; transport/memory is the shortest reading of the contract.
+//
+// Two ways to move bytes; capabilities() says which an endpoint offers:
+//   map        the owner allocates a *region*, exports its key, and a peer maps it read-only into its own address
+//              space: one strided copy then reads the peer's memory and writes the destination.
+//   two-sided  Send and Receive of contiguous messages matched by (peer, tag), each at most max_message_bytes.
+//
+// Threads: an endpoint is used by one thread at a time. A mapped region may be read by any thread while it is held.
+// Lifetime: buffers given to Send and Receive stay valid and untouched until their completion was polled, or the
+// endpoint was destroyed. Regions and mappings unmap when destroyed and may outlive the endpoint.
+// Deadlines: no call blocks longer than the deadline or duration it was given.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace headrace {
+
+struct Capabilities {
+  bool map = false;
+  bool two_sided = false;
+  // Why `map` is false, for the plan's reasons; empty when it is true.
+  std::string map_reason;
+  // The largest message of Send and Receive.
+  int64_t max_message_bytes = 0;
+};
+
+// Memory that its owner writes and that peers may map. Page-aligned, zero-filled at first, committed when
+// AllocateRegion returns (no later SIGBUS).
+class Region {
+ public:
+  virtual ~Region() = default;
+  virtual absl::Span<std::byte> bytes() = 0;
+  // What a peer needs to map this region; a secret: hand it only to an authenticated peer of the epoch.
+  virtual std::string key() const = 0;
+};
+
+// A peer's region, read-only here. Reading stays memory-safe after the owner died or freed the region (the bytes
+// may be anything then; stamps and sums find that out).
+class Mapping {
+ public:
+  virtual ~Mapping() = default;
+  virtual absl::Span<const std::byte> bytes() const = 0;
+};
+
+using PeerId = uint32_t;
+using OpId = uint64_t;
+
+struct Completion {
+  OpId op = 0;
+  absl::Status status;  // kPeerLost when the peer died, kAborted after Abort, kTransport otherwise
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual absl::string_view name() const = 0;  // "memory", "host", "ucx"
+  virtual const Capabilities& capabilities() const = 0;
+
+  // Where peers reach this endpoint; opaque bytes, and a secret like a region key. Constant for its lifetime.
+  virtual std::string address() const = 0;
+
+  // Allocates a region of `bytes` >= 1. kOutOfMemory: names the bytes needed and the limit that was hit
+  // (file-size limit, full /dev/shm, address space). Works on every transport: without `map` it is private memory.
+  virtual absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t bytes) = 0;
+
+  // Makes the endpoint at `address` known. kTransport: the address is not one of this transport's.
+  // kPeerLost: nobody is there (may also be found out only at the first operation).
+  virtual absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) = 0;
+  // Forgets the peer: its pending operations complete with kAborted; existing mappings stay.
+  virtual void Disconnect(PeerId peer) = 0;
+
+  // Maps a region of `peer` by its key. kTransport: not a key of that peer, or no `map` here;
+  // kPeerLost: the owner is gone; kDeadline.
+  virtual absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) = 0;
+
+  // Posts a message to / from a peer. Sends and receives match by (sender, tag) in posting order. A receive's size
+  // must equal the message's: otherwise it completes with kTransport. No call copies or keeps more than
+  // max_message_bytes of memory of its own per operation.
+  virtual absl::StatusOr<OpId> Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) = 0;
+  virtual absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) = 0;
+
+  // Makes progress and appends what completed. Returns as soon as there is a completion, at the latest after
+  // `max_wait` (zero: never waits). Waiting does not spin.
+  virtual void Poll(absl::Duration max_wait, std::vector<Completion>* completions) = 0;
+
+  // Ends every pending operation with `reason`'s message under kAborted (to be polled); later posts fail likewise.
+  virtual void Abort(const absl::Status& reason) = 0;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_TRANSPORT_TRANSPORT_H_
