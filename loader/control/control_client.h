@@ -1,0 +1,46 @@
+#ifndef HEADRACE_LOADER_CONTROL_CONTROL_CLIENT_H_
+#define HEADRACE_LOADER_CONTROL_CONTROL_CLIENT_H_
+
+// A member's end of its control stream.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "loader/control/control_server.h"
+#include "loader/control/event_queue.h"
+
+namespace headrace {
+
+struct ControlClientOptions {
+  std::string address;  // "host:port", "[::1]:port"
+  std::string token;
+  int max_message_bytes = kMaxControlMessageBytes;
+  int64_t max_queued_bytes = 256 << 20;
+};
+
+// Thread rules: any thread. Destruction cuts the stream.
+class ControlClient {
+ public:
+  // Waits for a server that does not run yet, until the deadline. kPeerLost: nobody answers at the address, which is
+  // named. kUnauthenticated: the token is wrong. kInvalidOption: an empty address or token.
+  static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(const ControlClientOptions& options,
+                                                                absl::Time deadline);
+  virtual ~ControlClient() = default;
+
+  // Queues a message; never blocks. kInvalidOption: the message is too large; kPeerLost: the stream is over or its
+  // queue is full (it is cut then).
+  virtual absl::Status Send(const proto::Envelope& message) = 0;
+  // Ends the stream in order: what is queued is still sent, at most until the deadline.
+  virtual void Finish(absl::Time deadline) = 0;
+  // kMessage events, then one kDisconnected. Lives as long as the client.
+  virtual EventQueue& events() = 0;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_CONTROL_CONTROL_CLIENT_H_

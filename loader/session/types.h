@@ -1,0 +1,165 @@
+#ifndef HEADRACE_LOADER_SESSION_TYPES_H_
+#define HEADRACE_LOADER_SESSION_TYPES_H_
+
+// Words that the three state machines share: identities, time limits, and what a machine asks its owner to do.
+//
+// The machines are pure: no sockets, threads, clock, environment or logging. Time comes in as `now_ns`, nanoseconds of
+// any monotonic clock, never smaller than before. Each event appends to an actions struct; the owner sends the messages
+// in order and acts on the effects in order. A machine is used by one thread at a time.
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "loader/session/message.pb.h"
+
+namespace headrace {
+
+inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+
+// A value type of proto::MemberId. Ordered: coordinator, publishers by rank, receivers by engine and rank.
+struct MemberKey {
+  proto::Role role = proto::ROLE_UNSPECIFIED;
+  int engine = 0;  // receivers only
+  int rank = 0;
+
+  static MemberKey Coordinator() { return {proto::COORDINATOR, 0, 0}; }
+  static MemberKey Publisher(int rank) { return {proto::PUBLISHER, 0, rank}; }
+  static MemberKey Receiver(int engine, int rank) { return {proto::RECEIVER, engine, rank}; }
+  static MemberKey From(const proto::MemberId& id) { return {id.role(), id.engine(), id.rank()}; }
+  proto::MemberId ToProto() const;
+
+  friend bool operator==(const MemberKey&, const MemberKey&) = default;
+  friend auto operator<=>(const MemberKey&, const MemberKey&) = default;
+};
+
+// "coordinator", "publisher rank 3", "engine 0 worker 1".
+std::string NameOf(const MemberKey& member);
+// "publisher rank 3 (host a, pid 77)".
+std::string NameOf(const MemberKey& member, const std::string& host, int64_t pid);
+
+struct SessionTimeouts {
+  int64_t heartbeat_period_ns = 500'000'000;
+  int64_t heartbeat_timeout_ns = 3'000'000'000;
+  // From the coordinator's start (a member's connection) to the epoch's start.
+  int64_t join_ns = 60'000'000'000;
+  // From the epoch's start until all members planned and agreed.
+  int64_t plan_ns = 60'000'000'000;
+  // From an engine's first vote to the decision, and from the decision to the engine's commit. A receiver waits
+  // heartbeat_timeout_ns longer, so that a live coordinator's answer always comes first.
+  int64_t decision_ns = 30'000'000'000;
+};
+
+// ---- What a member's session asks of its owner -----------------------------------------------------------------
+
+// All layouts are here: make the plan, then call Planned().
+struct PlanEffect {
+  proto::EpochStart epoch;
+};
+// Both ends of every edge agree; generations may flow.
+struct EpochReadyEffect {
+  std::string root;
+};
+// Publisher: Publish(generation) has its slot: write the snapshot there, then call Snapshotted(generation).
+struct WriteSlotEffect {
+  uint64_t generation = 0;
+  int slot = 0;
+};
+// Publisher: Publish(generation) found no free slot by its deadline (kDeadline, naming the receivers that hold the
+// slots), or a member that it waited for left. The session goes on.
+struct PublishFailedEffect {
+  uint64_t generation = 0;
+  absl::Status status;
+};
+// Every publisher published `generation`; publisher r's is in its slot slots[r].
+struct AnnouncedEffect {
+  uint64_t generation = 0;
+  std::vector<int> slots;
+};
+// Publisher, two-sided transports: send the edge's bytes of `generation`, which is in `slot`, to this receiver.
+struct SendToEffect {
+  MemberKey receiver;
+  uint64_t generation = 0;
+  int slot = 0;
+};
+// Publisher: no receiver reads `generation` any more, so its slot may be written again.
+struct SlotFreeEffect {
+  uint64_t generation = 0;
+  int slot = 0;
+};
+// Receiver: publisher refused our Start; vote no.
+struct StartRefusedEffect {
+  int publisher = 0;
+  uint64_t generation = 0;
+  absl::Status status;
+};
+// Receiver: copy the verified generation to the live buffers (in_place: they hold it), then call Committed().
+struct CommitEffect {
+  uint64_t generation = 0;
+};
+// Receiver: the engine gave `generation` up. If it is being read, stop, then call Stopped(generation).
+struct DiscardEffect {
+  uint64_t generation = 0;
+  absl::Status status;
+};
+// Receiver: the wait set by ExpectGeneration ended without a generation (kDeadline, or kAborted naming the member
+// that left). The session goes on.
+struct WaitEndedEffect {
+  absl::Status status;
+};
+// Every worker of `engine` committed `generation`. Sent to receivers of other engines too.
+struct EngineCommittedEffect {
+  int engine = 0;
+  uint64_t generation = 0;
+};
+// Publisher: `engine` gave `generation` up; the status names the worker and its error.
+struct EngineAbortedEffect {
+  int engine = 0;
+  uint64_t generation = 0;
+  absl::Status status;
+};
+// A member left in order. No further generation can be published (a publisher left), or none can be committed by its
+// engine (a receiver left).
+struct LeftEffect {
+  MemberKey member;
+};
+// A message was dropped, ours at the coordinator or one that came in: for the log. Nothing changed.
+struct RefusedEffect {
+  absl::Status status;
+};
+// The session is over; nothing is sent any more and every later call returns this status. Close the stream.
+struct FailEffect {
+  absl::Status status;
+};
+
+using MemberEffect =
+    std::variant<PlanEffect, EpochReadyEffect, WriteSlotEffect, PublishFailedEffect, AnnouncedEffect, SendToEffect,
+                 SlotFreeEffect, StartRefusedEffect, CommitEffect, DiscardEffect, WaitEndedEffect,
+                 EngineCommittedEffect, EngineAbortedEffect, LeftEffect, RefusedEffect, FailEffect>;
+
+struct MemberActions {
+  std::vector<proto::Envelope> messages;  // to the coordinator, in order
+  std::vector<MemberEffect> effects;
+};
+
+// ---- What the coordinator asks of its owner --------------------------------------------------------------------
+
+// Names one stream; never used twice by one server.
+using ConnectionId = uint64_t;
+
+struct CoordinatorActions {
+  struct Outgoing {
+    ConnectionId connection = 0;
+    proto::Envelope message;
+  };
+  std::vector<Outgoing> messages;   // in order
+  std::vector<ConnectionId> close;  // after their messages are sent
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_SESSION_TYPES_H_
