@@ -1,0 +1,219 @@
+#include "planner/intersect.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+constexpr size_t kMaxListed = 8;
+
+// A finding of `uncovered` or `unwanted`: the first box and the total.
+class Missing {
+ public:
+  void Add(std::string place, const std::string& box, Index elements) {
+    if (total_ == 0) first_ = absl::StrCat(place, " ", box);
+    total_ += elements;
+    if (places_.size() <= kMaxListed && (places_.empty() || places_.back() != place)) places_.push_back(std::move(place));
+  }
+
+  bool empty() const { return total_ == 0; }
+
+  std::string Describe() const {
+    std::string list = absl::StrJoin(places_.begin(), places_.begin() + std::min(places_.size(), kMaxListed), "; ");
+    return absl::StrCat("first ", first_, "; ", total_, " elements in all: ", list,
+                        places_.size() > kMaxListed ? "; ..." : "");
+  }
+
+ private:
+  std::string first_;
+  Index total_ = 0;
+  std::vector<std::string> places_;
+};
+
+// The pieces of one side, by tensor.
+struct PieceRef {
+  int buffer;
+  int piece;
+};
+using PiecesByTensor = std::vector<std::vector<PieceRef>>;
+
+PiecesByTensor GroupPieces(const std::vector<Buffer>& buffers,
+                           const absl::flat_hash_map<absl::string_view, int>& tensors) {
+  PiecesByTensor out(tensors.size());
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    for (size_t p = 0; p < buffers[b].pieces.size(); ++p) {
+      const Piece& piece = buffers[b].pieces[p];
+      if (piece.kind != PieceKind::kTensor) continue;
+      out[tensors.at(piece.tensor)].push_back({static_cast<int>(b), static_cast<int>(p)});
+    }
+  }
+  return out;
+}
+
+void CollectViews(const std::vector<Buffer>& buffers, const std::vector<PieceRef>& refs, std::vector<Extents>* views) {
+  for (const PieceRef& r : refs) {
+    const auto& view = buffers[r.buffer].pieces[r.piece].view;
+    if (view && std::find(views->begin(), views->end(), *view) == views->end()) views->push_back(*view);
+  }
+}
+
+absl::StatusOr<std::vector<PlacedBox>> PlaceAll(const CommonAxes& axes, const TensorSpec& tensor,
+                                                const std::vector<Buffer>& buffers,
+                                                const std::vector<PieceRef>& refs) {
+  std::vector<PlacedBox> out;
+  for (const PieceRef& r : refs) {
+    HR_ASSIGN_OR_RETURN(std::vector<PlacedBox> boxes,
+                        axes.Place(tensor, buffers[r.buffer], r.buffer, buffers[r.buffer].pieces[r.piece]));
+    out.insert(out.end(), std::make_move_iterator(boxes.begin()), std::make_move_iterator(boxes.end()));
+  }
+  return out;
+}
+
+Index FlatStart(const Box& box, const Extents& strides) {
+  Index flat = 0;
+  for (size_t i = 0; i < strides.size(); ++i) flat += box.start[i] * strides[i];
+  return flat;
+}
+
+Index FlatEnd(const Box& box, const Extents& strides) {
+  Index flat = 1;
+  for (size_t i = 0; i < strides.size(); ++i) flat += (box.start[i] + box.extent[i] - 1) * strides[i];
+  return flat;
+}
+
+// Boxes sorted by their first flat element, with the furthest end of each prefix: those that may touch a flat range
+// are a contiguous part of the list.
+class BoxIndex {
+ public:
+  BoxIndex(const std::vector<PlacedBox>& boxes, const Extents& strides) : strides_(strides) {
+    order_.resize(boxes.size());
+    for (size_t i = 0; i < boxes.size(); ++i) order_[i] = {FlatStart(boxes[i].box, strides), static_cast<int>(i)};
+    std::sort(order_.begin(), order_.end());
+    Index furthest = 0;
+    for (const auto& [start, i] : order_) {
+      furthest = std::max(furthest, FlatEnd(boxes[i].box, strides));
+      furthest_.push_back(furthest);
+    }
+  }
+
+  // Indices of the boxes that may touch `box`, by position.
+  std::vector<int> Near(const Box& box) const {
+    const Index begin = FlatStart(box, strides_), end = FlatEnd(box, strides_);
+    size_t first = std::upper_bound(furthest_.begin(), furthest_.end(), begin) - furthest_.begin();
+    std::vector<int> near;
+    for (size_t i = first; i < order_.size() && order_[i].first < end; ++i) near.push_back(order_[i].second);
+    return near;
+  }
+
+ private:
+  const Extents& strides_;
+  std::vector<std::pair<Index, int>> order_;
+  std::vector<Index> furthest_;
+};
+
+// Partitions `box` by those of `candidates` that may touch it; holders are indices into `candidates`.
+template <typename F>
+void PartitionBy(const Box& box, const std::vector<PlacedBox>& candidates, const BoxIndex& index, F&& cell) {
+  const std::vector<int> near = index.Near(box);
+  std::vector<Box> boxes;
+  for (int i : near) boxes.push_back(candidates[i].box);
+  Partition(box, boxes, [&](const Box& part, absl::Span<const int> holders) {
+    std::vector<int> mapped;
+    for (int h : holders) mapped.push_back(near[h]);
+    cell(part, std::move(mapped));
+  });
+}
+
+std::string BufferName(const char* side, const Buffer& b) {
+  return absl::StrCat(side, " rank ", b.rank, ", buffer \"", b.name, "\"");
+}
+
+// Elements of destination buffers that no piece fills.
+void FindUnfilled(const Manifest& m, Missing* missing) {
+  for (const Buffer& b : m.destination) {
+    if (b.alias_of) continue;
+    std::vector<Box> filled;
+    Index elements = 0;
+    for (const Piece& p : b.pieces) {
+      Box box{Coords(p.buffer_offset.begin(), p.buffer_offset.end()), Coords(p.shape.begin(), p.shape.end())};
+      for (size_t k = 0; k < p.axes.size(); ++k) box.extent[p.axes[k]] = p.shape[k];
+      elements += Volume(box);
+      filled.push_back(std::move(box));
+    }
+    if (elements == Volume(WholeBox(b.shape))) continue;  // pieces are disjoint
+    Partition(WholeBox(b.shape), filled, [&](const Box& cell, absl::Span<const int> holders) {
+      if (holders.empty()) missing->Add(BufferName("destination", b) + " is in no piece at", ToString(cell), Volume(cell));
+    });
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
+  absl::flat_hash_map<absl::string_view, int> tensors;
+  for (size_t t = 0; t < manifest.tensors.size(); ++t) tensors.emplace(manifest.tensors[t].name, static_cast<int>(t));
+  const absl::flat_hash_set<absl::string_view> ignored(manifest.ignore.begin(), manifest.ignore.end());
+  const PiecesByTensor offered = GroupPieces(manifest.source, tensors);
+  const PiecesByTensor wanted = GroupPieces(manifest.destination, tensors);
+
+  Missing uncovered, unwanted;
+  FindUnfilled(manifest, &uncovered);
+  std::vector<TensorCells> out(manifest.tensors.size());
+  for (size_t t = 0; t < manifest.tensors.size(); ++t) {
+    const TensorSpec& tensor = manifest.tensors[t];
+    if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) continue;
+    std::vector<Extents> views;
+    CollectViews(manifest.source, offered[t], &views);
+    CollectViews(manifest.destination, wanted[t], &views);
+    const CommonAxes axes(tensor.shape, views);
+    TensorCells& cut = out[t];
+    cut.axes = axes.extents();
+    cut.axis_strides = axes.strides();
+    HR_ASSIGN_OR_RETURN(cut.source, PlaceAll(axes, tensor, manifest.source, offered[t]));
+    HR_ASSIGN_OR_RETURN(cut.destination, PlaceAll(axes, tensor, manifest.destination, wanted[t]));
+
+    const BoxIndex by_source(cut.source, cut.axis_strides);
+    for (size_t d = 0; d < cut.destination.size(); ++d) {
+      const PlacedBox& wanted_box = cut.destination[d];
+      PartitionBy(wanted_box.box, cut.source, by_source, [&](const Box& part, std::vector<int> holders) {
+        if (holders.empty()) {
+          uncovered.Add(absl::StrCat("tensor \"", tensor.name, "\", wanted by ",
+                                     BufferName("destination", manifest.destination[wanted_box.buffer]),
+                                     ", is offered by no source at"),
+                        ToString(part), Volume(part));
+        } else {
+          cut.cells.push_back({static_cast<int>(t), part, static_cast<int>(d), std::move(holders)});
+        }
+      });
+    }
+    if (ignored.contains(tensor.name)) continue;
+    const BoxIndex by_destination(cut.destination, cut.axis_strides);
+    for (const PlacedBox& offer : cut.source) {
+      PartitionBy(offer.box, cut.destination, by_destination, [&](const Box& part, const std::vector<int>& holders) {
+        if (!holders.empty()) return;
+        unwanted.Add(absl::StrCat("tensor \"", tensor.name, "\", offered by ",
+                                  BufferName("source", manifest.source[offer.buffer]), ", at"),
+                     ToString(part), Volume(part));
+      });
+    }
+  }
+  if (!uncovered.empty()) {
+    std::string also = unwanted.empty() ? "" : absl::StrCat(". Also offered and wanted by nobody: ", unwanted.Describe());
+    return Error(ErrorCode::kUncovered, absl::StrCat("destination elements without a source: ", uncovered.Describe(), also));
+  }
+  if (!unwanted.empty()) {
+    return Error(ErrorCode::kUnwanted,
+                 absl::StrCat("offered, and wanted by no destination: ", unwanted.Describe(),
+                              ". Add a destination for it, or its name to \"ignore\""));
+  }
+  return out;
+}
+
+}  // namespace headrace
