@@ -1,0 +1,164 @@
+#include "kernels/strided_copy.h"
+
+#include <cstdint>
+
+#include "kernels/box_index.h"
+#include "kernels/loop_nest.h"
+#include "kernels/row_kernels.h"
+#include "kernels/small_runs.h"
+
+namespace headrace {
+namespace {
+
+using kernels_internal::kDst;
+using kernels_internal::kPos;
+using kernels_internal::kSides;
+using kernels_internal::kSrc;
+using kernels_internal::LoopNest;
+using kernels_internal::RowKernels;
+using kernels_internal::Rows;
+using kernels_internal::Side;
+using kernels_internal::SmallRunWork;
+
+constexpr int64_t kLineBytes = 64;
+// Streaming pays where the data would not stay in the cache, and only where whole lines of the destination can be
+// written: rows that start on a line, or rows so long that their ends do not matter.
+constexpr int64_t kStreamBoxBytes = int64_t{1} << 20;
+constexpr int64_t kStreamRunBytes = int64_t{64} << 10;
+constexpr int64_t kStreamAlignedRunBytes = 128;
+
+LoopNest MakeNest(const StridedCopy& c, SmallRunWork work) {
+  const int64_t* dst_stride = work == SmallRunWork::kSum ? c.src_stride : c.dst_stride;
+  const int64_t* pos_stride = work == SmallRunWork::kCopy ? c.dst_stride : c.pos_stride;
+  LoopNest nest;
+  nest.rank = c.rank;
+  for (int i = 0; i < c.rank; ++i) {
+    nest.loop[i].extent = c.extent[i];
+    nest.loop[i].stride[kSrc] = c.src_stride[i];
+    nest.loop[i].stride[kDst] = dst_stride[i];
+    nest.loop[i].stride[kPos] = pos_stride[i];
+  }
+  for (int s = 0; s < kSides; ++s) nest.run[s] = c.run_bytes;
+  return nest;
+}
+
+bool ShouldStream(const LoopNest& nest, const std::byte* dst, int64_t box_bytes) {
+  if (box_bytes < kStreamBoxBytes) return false;
+  if (nest.run[kDst] >= kStreamRunBytes) return true;
+  if (nest.run[kDst] < kStreamAlignedRunBytes) return false;
+  if (reinterpret_cast<uintptr_t>(dst + nest.base[kDst]) % kLineBytes != 0) return false;
+  for (int i = 0; i < nest.rank; ++i) {
+    if (nest.loop[i].stride[kDst] % kLineBytes != 0) return false;
+  }
+  return true;
+}
+
+// The work on the whole of `c`, which may be a part of a larger box of `box_bytes`.
+uint64_t Run(SmallRunWork work, const StridedCopy& c, int64_t box_bytes) {
+  LoopNest nest = MakeNest(c, work);
+  if (!Normalize(nest, work == SmallRunWork::kSum ? kSrc : kDst)) return 0;
+  if (nest.rank > 0 && kernels_internal::IsSmallRun(nest.run[kSrc])) {
+    return kernels_internal::SmallRuns(work, nest, c.src, c.dst, c.tensor_key, c.first_byte);
+  }
+  const RowKernels& kernels = kernels_internal::ActiveRowKernels();
+  const bool stream = work != SmallRunWork::kSum && ShouldStream(nest, c.dst, box_bytes);
+  Rows rows;
+  rows.run_bytes = nest.run[kSrc];
+  rows.count = 1;
+  rows.tensor_key = c.tensor_key;
+  if (nest.rank > 0) {
+    const kernels_internal::Loop& inner = nest.loop[nest.rank - 1];
+    rows.count = inner.extent;
+    rows.src_stride = inner.stride[kSrc];
+    rows.dst_stride = inner.stride[kDst];
+    rows.pos_stride = inner.stride[kPos];
+  }
+  uint64_t sum = 0;
+  kernels_internal::ForEachOuter(nest, 1, [&](int64_t src_at, int64_t dst_at, int64_t pos_at) {
+    rows.src = c.src + src_at;
+    rows.first_byte = c.first_byte + pos_at;
+    if (work != SmallRunWork::kSum) rows.dst = c.dst + dst_at;
+    switch (work) {
+      case SmallRunWork::kCopy:
+        (stream ? kernels.copy_stream : kernels.copy)(rows);
+        break;
+      case SmallRunWork::kSum:
+        sum += kernels.sum(rows);
+        break;
+      case SmallRunWork::kCopyAndSum:
+        sum += (stream ? kernels.copy_sum_stream : kernels.copy_sum)(rows);
+        break;
+    }
+  });
+  if (stream) kernels_internal::StreamFence();
+  return sum;
+}
+
+// Cuts packed bytes [first, end) of `c` into boxes and calls body(box, packed offset from `first`) for each. A box's
+// `packed_stride` is the packed bytes of a step of each of its loops.
+struct PackedBox {
+  StridedCopy copy;
+  int64_t packed_stride[kMaxBoxLoops] = {};
+};
+
+template <class Body>
+void ForEachPackedBox(const StridedCopy& c, int64_t first, int64_t end, Body&& body) {
+  for (int64_t at = first; at < end;) {
+    const kernels_internal::PackedPart part = kernels_internal::NextPackedPart(c.run_bytes, c.rank, c.extent, at, end);
+    int64_t index[kMaxBoxLoops];
+    kernels_internal::RunIndex(part.run, c.rank, c.extent, index);
+    PackedBox box;
+    const int64_t src_at = kernels_internal::RunOffset(c.rank, index, c.src_stride) + part.in_run;
+    const int64_t dst_at = kernels_internal::RunOffset(c.rank, index, c.dst_stride) + part.in_run;
+    if (c.src != nullptr) box.copy.src = c.src + src_at;
+    if (c.dst != nullptr) box.copy.dst = c.dst + dst_at;
+    box.copy.tensor_key = c.tensor_key;
+    box.copy.first_byte = c.first_byte + kernels_internal::RunOffset(c.rank, index, c.pos_stride) + part.in_run;
+    box.copy.run_bytes = part.loop < 0 ? part.bytes : c.run_bytes;
+    box.copy.rank = part.loop < 0 ? 0 : c.rank - part.loop;
+    int64_t packed = c.run_bytes;
+    for (int i = box.copy.rank - 1; i >= 0; --i) {
+      const int loop = part.loop + i;
+      box.copy.extent[i] = i == 0 ? part.count : c.extent[loop];
+      box.copy.src_stride[i] = c.src_stride[loop];
+      box.copy.dst_stride[i] = c.dst_stride[loop];
+      box.copy.pos_stride[i] = c.pos_stride[loop];
+      box.packed_stride[i] = packed;
+      packed *= box.copy.extent[i];
+    }
+    body(box, at - first);
+    at += part.bytes;
+  }
+}
+
+}  // namespace
+
+int64_t BoxBytes(const StridedCopy& c) { return kernels_internal::BoxBytes(c.run_bytes, c.rank, c.extent); }
+
+void Copy(const StridedCopy& c) { Run(SmallRunWork::kCopy, c, BoxBytes(c)); }
+
+uint64_t CopyAndSum(const StridedCopy& c) { return Run(SmallRunWork::kCopyAndSum, c, BoxBytes(c)); }
+
+uint64_t Sum(const StridedCopy& c) { return Run(SmallRunWork::kSum, c, BoxBytes(c)); }
+
+void Pack(const StridedCopy& c, int64_t first, std::span<std::byte> out) {
+  ForEachPackedBox(c, first, first + static_cast<int64_t>(out.size()), [&](PackedBox& box, int64_t at) {
+    box.copy.dst = out.data() + at;
+    for (int i = 0; i < box.copy.rank; ++i) box.copy.dst_stride[i] = box.packed_stride[i];
+    // 0: what is packed is sent next and should stay in the cache.
+    Run(SmallRunWork::kCopy, box.copy, 0);
+  });
+}
+
+uint64_t UnpackAndSum(const StridedCopy& c, int64_t first, std::span<const std::byte> in) {
+  const int64_t box_bytes = BoxBytes(c);
+  uint64_t sum = 0;
+  ForEachPackedBox(c, first, first + static_cast<int64_t>(in.size()), [&](PackedBox& box, int64_t at) {
+    box.copy.src = in.data() + at;
+    for (int i = 0; i < box.copy.rank; ++i) box.copy.src_stride[i] = box.packed_stride[i];
+    sum += Run(SmallRunWork::kCopyAndSum, box.copy, box_bytes);
+  });
+  return sum;
+}
+
+}  // namespace headrace

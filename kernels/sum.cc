@@ -1,0 +1,17 @@
+#include "kernels/sum.h"
+
+#include "kernels/row_kernels.h"
+
+namespace headrace {
+
+uint64_t SumRun(uint64_t tensor_key, int64_t first_byte, const std::byte* p, int64_t n) {
+  kernels_internal::Rows rows;
+  rows.src = p;
+  rows.run_bytes = n;
+  rows.count = 1;
+  rows.tensor_key = tensor_key;
+  rows.first_byte = first_byte;
+  return kernels_internal::ActiveRowKernels().sum(rows);
+}
+
+}  // namespace headrace
