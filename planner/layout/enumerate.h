@@ -45,7 +45,8 @@ std::vector<MeshPlacement> SmallPlacements(int axes, const SmallBounds& bounds =
 void ForEachLayout(int axes, const SmallBounds& bounds, const std::function<void(const Layout&)>& visit);
 
 // Layouts of `shape` of which no two hand out the same parts (counted, in any order of ranks): what a test needs that
-// crosses two sides. The first layout of each kind stands for the others: about 200 of 5168 for three axes of 5.
+// crosses two sides. The first layout of each kind stands for the others: about 200 of 5168 for three axes of 5,
+// 1.6 million pairs over all of SmallShapes.
 std::vector<Layout> DistinctLayouts(const Extents& shape, const SmallBounds& bounds = {});
 
 // Per rank what it holds.

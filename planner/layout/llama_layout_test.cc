@@ -119,7 +119,8 @@ TEST(FsdpTrainerBuffers, SmolLm2OverFive) {
     EXPECT_EQ(b.dtype, Dtype::kF32);
     EXPECT_TRUE(b.convert_rne);
   }
-  for (const Buffer& b : FsdpTrainerBuffers(kSmolLm2, 5, 0, Dtype::kBF16).value()) EXPECT_FALSE(b.convert_rne);
+  const std::vector<Buffer> same_dtype = FsdpTrainerBuffers(kSmolLm2, 5, 0, Dtype::kBF16).value();
+  for (const Buffer& b : same_dtype) EXPECT_FALSE(b.convert_rne);
   const std::vector<Buffer> many = FsdpTrainerBuffers(kSmolLm2, 1000, 999, Dtype::kBF16).value();
   const Buffer& empty = Find(many, "model.layers.0.self_attn.k_proj.weight");
   EXPECT_THAT(empty.shape, ElementsAre(0, 576));

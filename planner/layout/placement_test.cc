@@ -204,12 +204,6 @@ TEST(Enumeration, CountsAndDistinctLayouts) {
   ForEachLayout(2, {}, [&](const Layout& layout) {
     EXPECT_TRUE(std::binary_search(distinct.begin(), distinct.end(), parts({5, 2}, layout))) << Describe(layout);
   });
-  size_t pairs = 0;
-  for (const Extents& shape : SmallShapes()) {
-    const size_t count = DistinctLayouts(shape).size();
-    pairs += count * count;
-  }
-  std::cout << "pairs of distinct layouts over all shapes: " << pairs << "\n";
 }
 
 }  // namespace
