@@ -7,8 +7,9 @@
 //   V::kWords                 32-bit words of a vector
 //   V::Vec, V::Acc            a vector; an accumulator of 64-bit lanes, value-initialised to zero by V::Zero()
 //   V::Load, Store, Stream    unaligned load and store; store past the cache to an address aligned to the vector
-//   V::MulAdd(acc, a, b)      adds the 64-bit products of the even, then of the odd 32-bit lanes
-//   V::Reduce(acc)            the sum of the lanes
+//   V::MulAddEven(acc, x, k)  adds the 64-bit products of the even 32-bit lanes of x and of k
+//   V::MulAddOdd(acc, x, k)   adds those of the odd lanes of x and the even lanes of k
+//   V::Reduce(a, b)           the sum of all lanes of both
 //
 // Everything here has internal linkage: code compiled for one level must never be merged with another's.
 
@@ -27,6 +28,9 @@ namespace headrace::kernels_internal {
 enum class RowMode { kSum, kCopy, kStream };
 
 inline constexpr int64_t kLineBytes = 64;
+// Long runs go through this many pages side by side: more streams for the prefetcher, more banks of memory at work.
+inline constexpr int64_t kPages = 4;
+inline constexpr int64_t kPageBytes = kSumBlockBytes;
 
 // The bytes to the next line boundary at or after `p`.
 HEADRACE_INLINE int64_t ToLine(const std::byte* p) {
@@ -77,12 +81,15 @@ HEADRACE_INLINE void CopyLong(std::byte* dst, const std::byte* src, int64_t n) {
 template <class V>
 HEADRACE_INLINE void CopyStream(std::byte* dst, const std::byte* src, int64_t n) {
   constexpr int64_t kVec = V::kWords * 4;
-  constexpr int64_t kStep = 256;
   int64_t i = std::min(n, ToLine(dst));
   CopyShort(dst, src, i);
-  for (; i + kStep <= n; i += kStep) {
-#pragma GCC unroll 16
-    for (int64_t j = 0; j < kStep; j += kVec) V::Stream(dst + i + j, V::Load(src + i + j));
+  for (; i + kPages * kPageBytes <= n; i += kPages * kPageBytes) {
+    for (int64_t j = i; j < i + kPageBytes; j += kLineBytes) {
+#pragma GCC unroll 4
+      for (int64_t page = j; page < j + kPages * kPageBytes; page += kPageBytes) {
+        for (int64_t k = page; k < page + kLineBytes; k += kVec) V::Stream(dst + k, V::Load(src + k));
+      }
+    }
   }
   for (; i + kLineBytes <= n; i += kLineBytes) {
     for (int64_t j = 0; j < kLineBytes; j += kVec) V::Stream(dst + i + j, V::Load(src + i + j));
@@ -111,42 +118,33 @@ HEADRACE_TARGET static void CopyRowsStream(const Rows& r) {
   }
 }
 
-// The inner product of `n` words with their keys; copies them too unless the mode is kSum. kStream wants `dst` on a
-// line and n a multiple of 16.
+// What accumulates over all rows of one block: the inner product of words and keys in vector lanes, the rest aside.
+template <class V>
+struct BlockAcc {
+  typename V::Acc even, odd;
+  uint64_t scalar;
+};
+
+// Adds the inner product of `n` words with their keys; copies them too unless the mode is kSum. kStream wants `dst` on
+// a line and n a multiple of 16.
 template <class V, RowMode kMode>
-HEADRACE_INLINE uint64_t Dot(std::byte* dst, const std::byte* src, const uint32_t* key, int64_t n) {
+HEADRACE_INLINE void Dot(std::byte* dst, const std::byte* src, const uint32_t* key, int64_t n, BlockAcc<V>& acc) {
   constexpr int64_t kW = V::kWords;
-  auto load = [src](int64_t i) HEADRACE_TARGET __attribute__((always_inline)) { return V::Load(src + i * 4); };
-  auto store = [dst](int64_t i, typename V::Vec x) HEADRACE_TARGET __attribute__((always_inline)) {
+  int64_t i = 0;
+  for (; i + kW <= n; i += kW) {
+    const typename V::Vec x = V::Load(src + i * 4);
     if constexpr (kMode == RowMode::kCopy) V::Store(dst + i * 4, x);
     if constexpr (kMode == RowMode::kStream) V::Stream(dst + i * 4, x);
-  };
-  uint64_t sum = 0;
-  int64_t i = 0;
-  if (n >= kW) {
-    typename V::Acc a = V::Zero(), b = V::Zero();
-    for (; i + 2 * kW <= n; i += 2 * kW) {
-      const typename V::Vec x = load(i), y = load(i + kW);
-      store(i, x);
-      store(i + kW, y);
-      V::MulAdd(a, x, V::Load(key + i));
-      V::MulAdd(b, y, V::Load(key + i + kW));
-    }
-    if (i + kW <= n) {
-      const typename V::Vec x = load(i);
-      store(i, x);
-      V::MulAdd(a, x, V::Load(key + i));
-      i += kW;
-    }
-    sum = V::Reduce(a, b);
+    V::MulAddEven(acc.even, x, V::Load(key + i));
+    // The keys of the odd words, one word further on, are then where those of the even words were.
+    V::MulAddOdd(acc.odd, x, V::Load(key + i + 1));
   }
   for (; i < n; ++i) {
     uint32_t word;
     std::memcpy(&word, src + i * 4, 4);
     if constexpr (kMode != RowMode::kSum) std::memcpy(dst + i * 4, &word, 4);
-    sum += static_cast<uint64_t>(word) * key[i];
+    acc.scalar += static_cast<uint64_t>(word) * key[i];
   }
-  return sum;
 }
 
 // The term without H of `n` bytes that lie in one word, from byte `at` of it on.
@@ -160,14 +158,13 @@ HEADRACE_INLINE uint64_t PartWord(std::byte* dst, const std::byte* src, uint32_t
   return (word + static_cast<uint64_t>(n)) * key;
 }
 
-// The sum without H of `n` bytes at offset `at` of one block.
+// Adds the sum without H of `n` bytes at offset `at` of one block.
 template <class V, RowMode kMode>
-HEADRACE_INLINE uint64_t BlockSum(std::byte* dst, const std::byte* src, int64_t at, int64_t n) {
+HEADRACE_INLINE void AddToBlock(std::byte* dst, const std::byte* src, int64_t at, int64_t n, BlockAcc<V>& acc) {
   constexpr RowMode kPlain = kMode == RowMode::kSum ? RowMode::kSum : RowMode::kCopy;
-  uint64_t sum = 0;
   if (at & 3) {
     const int64_t part = std::min(n, 4 - (at & 3));
-    sum += PartWord<kPlain>(dst, src, kSumKeyTable.key[at >> 2], at & 3, part);
+    acc.scalar += PartWord<kPlain>(dst, src, kSumKeyTable.key[at >> 2], at & 3, part);
     dst += part, src += part, at += part, n -= part;
   }
   const int64_t words = n >> 2, first = at >> 2;
@@ -177,41 +174,99 @@ HEADRACE_INLINE uint64_t BlockSum(std::byte* dst, const std::byte* src, int64_t 
     // Words and lines can be made to agree unless the tensor's words straddle those of the destination.
     const int64_t skip = ToLine(dst);
     if ((skip & 3) == 0 && words >= skip / 4 + 16) {
-      if (skip > 0) sum += Dot<V, RowMode::kCopy>(dst, src, key, skip / 4);
+      if (skip > 0) Dot<V, RowMode::kCopy>(dst, src, key, skip / 4, acc);
       const int64_t lines = (words - skip / 4) & ~int64_t{15};
-      sum += Dot<V, RowMode::kStream>(dst + skip, src + skip, key + skip / 4, lines);
+      Dot<V, RowMode::kStream>(dst + skip, src + skip, key + skip / 4, lines, acc);
       done = skip / 4 + lines;
     }
   }
-  if (done < words) sum += Dot<V, kPlain>(dst + done * 4, src + done * 4, key + done, words - done);
-  sum += 4 * (kSumKeyTable.prefix[first + words] - kSumKeyTable.prefix[first]);
-  if (n & 3) sum += PartWord<kPlain>(dst + words * 4, src + words * 4, kSumKeyTable.key[first + words], 0, n & 3);
+  if (done < words) Dot<V, kPlain>(dst + done * 4, src + done * 4, key + done, words - done, acc);
+  acc.scalar += 4 * (kSumKeyTable.prefix[first + words] - kSumKeyTable.prefix[first]);
+  if (n & 3) {
+    acc.scalar += PartWord<kPlain>(dst + words * 4, src + words * 4, kSumKeyTable.key[first + words], 0, n & 3);
+  }
+}
+
+// The sum of kPages whole blocks, side by side: each key is loaded once for all of them.
+template <class V, RowMode kMode>
+HEADRACE_INLINE uint64_t SumPages(std::byte* dst, const std::byte* src, uint64_t tensor_key, uint64_t block) {
+  constexpr RowMode kPlain = kMode == RowMode::kSum ? RowMode::kSum : RowMode::kCopy;
+  const uint32_t* key = kSumKeyTable.key.data();
+  BlockAcc<V> acc[kPages];
+  int64_t from = 0, to = kPageBytes;  // what is done side by side of each block
+  if constexpr (kMode == RowMode::kStream) {
+    from = ToLine(dst);
+    if (from > 0) to = from + kPageBytes - kLineBytes;
+  }
+#pragma GCC unroll 4
+  for (int64_t p = 0; p < kPages; ++p) acc[p] = {V::Zero(), V::Zero(), 4 * kSumKeyTable.prefix[kSumKeys]};
+  for (int64_t i = from; i < to; i += V::kWords * 4) {
+    const typename V::Vec even = V::Load(key + i / 4), odd = V::Load(key + i / 4 + 1);
+#pragma GCC unroll 4
+    for (int64_t p = 0; p < kPages; ++p) {
+      const int64_t at = p * kPageBytes + i;
+      const typename V::Vec x = V::Load(src + at);
+      if constexpr (kMode == RowMode::kCopy) V::Store(dst + at, x);
+      if constexpr (kMode == RowMode::kStream) V::Stream(dst + at, x);
+      V::MulAddEven(acc[p].even, x, even);
+      V::MulAddOdd(acc[p].odd, x, odd);
+    }
+  }
+  uint64_t sum = 0;
+#pragma GCC unroll 4
+  for (int64_t p = 0; p < kPages; ++p) {
+    if (from > 0) {
+      const int64_t page = p * kPageBytes;
+      Dot<V, kPlain>(dst + page, src + page, key, from / 4, acc[p]);
+      Dot<V, kPlain>(dst + page + to, src + page + to, key + to / 4, (kPageBytes - to) / 4, acc[p]);
+    }
+    const uint64_t factor = SumBlockFactor(tensor_key, block + static_cast<uint64_t>(p));
+    sum += factor * (V::Reduce(acc[p].even, acc[p].odd) + acc[p].scalar);
+  }
   return sum;
 }
+
+// Short rows leave few loads in flight behind the arithmetic of the sum: the lines of a row this far ahead are asked
+// for in advance. Longer rows and plain copies gain nothing from it.
+inline constexpr int64_t kPrefetchBytes = 4096;
+inline constexpr int64_t kPrefetchRunBytes = 2048;
 
 template <class V, RowMode kMode>
 HEADRACE_TARGET static uint64_t SumRows(const Rows& r) {
   const std::byte* src_row = r.src;
   std::byte* dst_row = r.dst;
   int64_t row_at = r.first_byte;
-  int64_t block = -1;  // of `factor`: rows of one block share it
-  uint64_t factor = 0, sum = 0;
+  const int64_t ahead = r.run_bytes > kPrefetchRunBytes ? r.count : kPrefetchBytes / r.run_bytes + 1;
+  uint64_t block = static_cast<uint64_t>(r.first_byte) / kSumBlockBytes;  // the block that `acc` belongs to
+  BlockAcc<V> acc{V::Zero(), V::Zero(), 0};
+  uint64_t sum = 0;
   for (int64_t i = 0; i < r.count; ++i, src_row += r.src_stride, dst_row += r.dst_stride, row_at += r.pos_stride) {
+    if (ahead < r.count - i) {
+      const std::byte* next = src_row + ahead * r.src_stride;
+      for (int64_t b = 0; b < r.run_bytes; b += kLineBytes) __builtin_prefetch(next + b);
+    }
     const std::byte* src = src_row;
     std::byte* dst = dst_row;
-    int64_t at = row_at, left = r.run_bytes;
-    while (left > 0) {
-      if (at / kSumBlockBytes != block) {
-        block = at / kSumBlockBytes;
-        factor = SumBlockFactor(r.tensor_key, static_cast<uint64_t>(block));
+    auto at = static_cast<uint64_t>(row_at);
+    for (int64_t left = r.run_bytes; left > 0;) {
+      constexpr int64_t kSideBySide = kPages * kPageBytes;
+      if (left >= kSideBySide && at % kSumBlockBytes == 0 && (kMode != RowMode::kStream || ToLine(dst) % 4 == 0)) {
+        sum += SumPages<V, kMode>(dst, src, r.tensor_key, at / kSumBlockBytes);
+        src += kSideBySide, dst += kSideBySide, at += kSideBySide, left -= kSideBySide;
+        continue;
       }
-      const int64_t in_block = at % kSumBlockBytes;
+      if (at / kSumBlockBytes != block) {
+        sum += SumBlockFactor(r.tensor_key, block) * (V::Reduce(acc.even, acc.odd) + acc.scalar);
+        acc = {V::Zero(), V::Zero(), 0};
+        block = at / kSumBlockBytes;
+      }
+      const auto in_block = static_cast<int64_t>(at % kSumBlockBytes);
       const int64_t n = std::min(left, kSumBlockBytes - in_block);
-      sum += factor * BlockSum<V, kMode>(dst, src, in_block, n);
-      src += n, dst += n, at += n, left -= n;
+      AddToBlock<V, kMode>(dst, src, in_block, n, acc);
+      src += n, dst += n, at += static_cast<uint64_t>(n), left -= n;
     }
   }
-  return sum;
+  return sum + SumBlockFactor(r.tensor_key, block) * (V::Reduce(acc.even, acc.odd) + acc.scalar);
 }
 
 template <class V>

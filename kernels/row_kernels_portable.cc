@@ -11,7 +11,7 @@ struct Portable {
     uint32_t word[4];
   };
   struct Acc {
-    uint64_t lane[4];
+    uint64_t lane[2];
   };
   static Acc Zero() { return {}; }
   static Vec Load(const void* p) {
@@ -21,14 +21,13 @@ struct Portable {
   }
   static void Store(void* p, const Vec& v) { std::memcpy(p, &v, sizeof(v)); }
   static void Stream(void* p, const Vec& v) { Store(p, v); }
-  static void MulAdd(Acc& acc, const Vec& a, const Vec& b) {
-    for (int i = 0; i < 4; ++i) acc.lane[i] += static_cast<uint64_t>(a.word[i]) * b.word[i];
+  static void MulAddEven(Acc& acc, const Vec& x, const Vec& k) {
+    for (int i = 0; i < 2; ++i) acc.lane[i] += static_cast<uint64_t>(x.word[2 * i]) * k.word[2 * i];
   }
-  static uint64_t Reduce(const Acc& a, const Acc& b) {
-    uint64_t sum = 0;
-    for (int i = 0; i < 4; ++i) sum += a.lane[i] + b.lane[i];
-    return sum;
+  static void MulAddOdd(Acc& acc, const Vec& x, const Vec& k) {
+    for (int i = 0; i < 2; ++i) acc.lane[i] += static_cast<uint64_t>(x.word[2 * i + 1]) * k.word[2 * i];
   }
+  static uint64_t Reduce(const Acc& a, const Acc& b) { return a.lane[0] + a.lane[1] + b.lane[0] + b.lane[1]; }
 };
 
 }  // namespace

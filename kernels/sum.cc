@@ -5,6 +5,7 @@
 namespace headrace {
 
 uint64_t SumRun(uint64_t tensor_key, int64_t first_byte, const std::byte* p, int64_t n) {
+  if (n == 0) return 0;
   kernels_internal::Rows rows;
   rows.src = p;
   rows.run_bytes = n;

@@ -22,7 +22,7 @@ constexpr uint64_t SplitMix64(uint64_t x) {
 // Odd, so that no key is a zero divisor mod 2^64; distinct (a test proves it), so that words swapped inside a block
 // always change the sum.
 struct alignas(64) SumKeys {
-  std::array<uint32_t, kSumKeys> key{};
+  std::array<uint32_t, kSumKeys + 1> key{};     // one more, that is loaded but never used
   std::array<uint64_t, kSumKeys + 1> prefix{};  // prefix[i] = key[0] + ... + key[i - 1]
 };
 

@@ -23,8 +23,9 @@ using testing::Uniform;
 
 TEST(SumKeysTest, KeysAreOddAndDistinct) {
   const auto& keys = kernels_internal::kSumKeyTable.key;
-  EXPECT_EQ(std::set<uint32_t>(keys.begin(), keys.end()).size(), keys.size());
-  for (uint32_t key : keys) EXPECT_EQ(key & 1, 1u);
+  const std::set<uint32_t> distinct(keys.begin(), keys.begin() + kernels_internal::kSumKeys);
+  EXPECT_EQ(distinct.size(), 1024u);
+  for (uint32_t key : distinct) EXPECT_EQ(key & 1, 1u);
 }
 
 // The sum travels between processes of different builds: it must never change. The number was worked out by hand of
