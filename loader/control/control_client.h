@@ -35,7 +35,8 @@ class ControlClient {
   // Queues a message; never blocks. kInvalidOption: the message is too large; kPeerLost: the stream is over or its
   // queue is full (it is cut then).
   virtual absl::Status Send(const proto::Envelope& message) = 0;
-  // Ends the stream in order: what is queued is still sent, at most until the deadline.
+  // Ends the stream in order: returns when the server has read all that was queued and has ended the stream too, at
+  // the latest at the deadline. Messages that come in are dropped from now on.
   virtual void Finish(absl::Time deadline) = 0;
   // kMessage events, then one kDisconnected. Lives as long as the client.
   virtual EventQueue& events() = 0;

@@ -3,8 +3,10 @@
 
 // Events of control streams, from the gRPC library's threads to their owner's thread.
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 
@@ -22,7 +24,7 @@ struct ControlEvent {
   absl::Status status;      // kDisconnected: why; OK when the other side closed in order
 };
 
-// Unbounded on its own: streams stop reading while too much of theirs is queued. Any thread.
+// Any thread. Bounded by its users: a stream reads its next message when the last one was popped.
 class EventQueue {
  public:
   EventQueue();
@@ -30,8 +32,10 @@ class EventQueue {
   EventQueue(const EventQueue&) = delete;
   EventQueue& operator=(const EventQueue&) = delete;
 
-  void Push(ControlEvent event);
-  // The next event, or nullopt at the deadline, or when Wake was called since the last Pop.
+  // `taken` runs when the event is popped, in the popping thread.
+  void Push(ControlEvent event, std::function<void()> taken = nullptr);
+  // The next event; nullopt at the deadline (one that is past: never waits), or when there is none and Wake was called
+  // since the last Pop.
   std::optional<ControlEvent> Pop(absl::Time deadline);
   // Ends a Pop that waits, or the next one.
   void Wake();
@@ -39,12 +43,17 @@ class EventQueue {
   int event_fd() const { return fd_; }
 
  private:
-  void Signal();
-  void ClearIfIdle();
+  struct Entry {
+    ControlEvent event;
+    std::function<void()> taken;
+  };
 
-  int fd_;
+  void Signal();
+
+  const int fd_;
   std::mutex mutex_;
-  std::deque<ControlEvent> events_;
+  std::condition_variable ready_;
+  std::deque<Entry> events_;
   bool woken_ = false;
 };
 

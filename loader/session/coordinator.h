@@ -10,9 +10,7 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -51,7 +49,7 @@ class Coordinator {
   void End(const absl::Status& status, int64_t now_ns, CoordinatorActions* actions);
 
   Phase phase() const { return phase_; }
-  // OK until the epoch ended by an error, and when it ended because all members left.
+  // OK until the epoch ended; kAborted when it ended because all members left.
   const absl::Status& status() const { return status_; }
   const std::string& root() const { return root_; }
   uint64_t last_announced() const { return publications_.last_announced(); }
@@ -69,53 +67,56 @@ class Coordinator {
     bool left = false;
     proto::Layout layout;
     int64_t last_heard_ns = 0;
-    int64_t next_heartbeat_ns = 0;
   };
   struct Connection {
     std::optional<MemberKey> member;
-    int64_t hello_deadline_ns = kNoDeadline;
+    int64_t hello_deadline_ns = kNoDeadline;  // until it is a member's
   };
-  using Body = proto::Envelope;
 
   bool IsExpected(const MemberKey& key) const;
   std::string Describe(const MemberKey& key) const;
-  std::string Missing(bool (Coordinator::*lacks)(const MemberKey&) const) const;
-  void Send(const MemberKey& to, Body body, int64_t now_ns, CoordinatorActions* actions);
-  void Broadcast(const Body& body, int64_t now_ns, CoordinatorActions* actions);
+  // Every expected member in order: publishers by rank, then receivers by engine and rank.
+  std::vector<MemberKey> Everyone() const;
+  absl::Status CheckEnvelope(const MemberKey& from, const proto::Envelope& message) const;
+  absl::Status Dispatch(const MemberKey& from, const proto::Envelope& message, int64_t now_ns,
+                        CoordinatorActions* actions);
+  // Completes the envelope and sends it; `from` is the coordinator unless it is set. Nothing for one that left.
+  void Send(const MemberKey& to, proto::Envelope message, CoordinatorActions* actions) const;
+  // To everyone but `except` who is here.
+  void Broadcast(const proto::Envelope& message, CoordinatorActions* actions,
+                 const MemberKey& except = MemberKey::Coordinator()) const;
+  // A stream that is no member's.
   void Reject(ConnectionId connection, const absl::Status& status, CoordinatorActions* actions);
-  void Lose(const MemberKey& key, const std::string& how, int64_t now_ns, CoordinatorActions* actions);
+  // A member is gone without leaving in order: ends the epoch for the others.
+  void Lose(const MemberKey& key, absl::string_view how, int64_t now_ns, CoordinatorActions* actions);
 
   // coordinator_members.cc
-  absl::Status HandleHello(ConnectionId connection, const proto::Envelope& message, int64_t now_ns,
-                           CoordinatorActions* actions);
+  absl::Status CheckHello(const proto::Envelope& message) const;
+  void HandleHello(ConnectionId connection, const proto::Envelope& message, int64_t now_ns,
+                   CoordinatorActions* actions);
   absl::Status HandleLayout(const MemberKey& from, const proto::Layout& layout, int64_t now_ns,
                             CoordinatorActions* actions);
   absl::Status HandlePlanned(const MemberKey& from, const proto::Planned& planned, int64_t now_ns,
                              CoordinatorActions* actions);
   void HandleBye(const MemberKey& from, int64_t now_ns, CoordinatorActions* actions);
-  // coordinator_generations.cc
-  absl::Status HandlePublished(const MemberKey& from, const proto::Published& published, int64_t now_ns,
-                               CoordinatorActions* actions);
-  absl::Status HandleRelease(const MemberKey& from, const proto::Envelope& message, int64_t now_ns,
-                             CoordinatorActions* actions);
-  absl::Status Relay(const MemberKey& from, const proto::Envelope& message, int64_t now_ns,
-                     CoordinatorActions* actions);
-  absl::Status HandleVote(const MemberKey& from, const proto::Vote& vote, int64_t now_ns, CoordinatorActions* actions);
-  absl::Status HandleCommitted(const MemberKey& from, const proto::Committed& committed, int64_t now_ns,
-                               CoordinatorActions* actions);
-  void SendDecision(int engine, const EngineVotes::Outcome& outcome, int64_t now_ns, CoordinatorActions* actions);
-  void TickEngines(int64_t now_ns, CoordinatorActions* actions);
 
-  absl::Status CheckEnvelope(const MemberKey& from, const proto::Envelope& message) const;
-  absl::Status Dispatch(const MemberKey& from, const proto::Envelope& message, int64_t now_ns,
-                        CoordinatorActions* actions);
+  // coordinator_generations.cc
+  absl::Status HandlePublished(const MemberKey& from, const proto::Published& published, CoordinatorActions* actions);
+  absl::Status HandleRelease(const MemberKey& from, const proto::Release& release, CoordinatorActions* actions);
+  absl::Status Relay(const MemberKey& from, const proto::Envelope& message, CoordinatorActions* actions);
+  absl::Status HandleVote(const MemberKey& from, const proto::Vote& vote, int64_t now_ns, CoordinatorActions* actions);
+  absl::Status HandleCommitted(const MemberKey& from, const proto::Committed& committed, CoordinatorActions* actions);
+  void SendDecision(int engine, const EngineVotes::Outcome& outcome, CoordinatorActions* actions);
+  void TickEngines(int64_t now_ns, CoordinatorActions* actions);
 
   const CoordinatorOptions options_;
   Phase phase_ = Phase::kJoining;
   absl::Status status_;
   int64_t phase_deadline_ns_;
+  int64_t next_heartbeat_ns_;
   std::map<ConnectionId, Connection> connections_;
   std::map<MemberKey, Member> members_;
+  absl::Status publisher_left_;  // kAborted once a publisher left
   PlanTable plans_;
   Publications publications_;
   std::vector<EngineVotes> engines_;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,43 +25,44 @@ class EngineVotes {
     absl::Status why;  // of an abort: names the worker
   };
 
-  EngineVotes(int workers, int64_t timeout_ns) : workers_(workers), timeout_ns_(timeout_ns) {}
+  // `name` is the engine's, for messages: "engine 0".
+  EngineVotes(std::string name, int workers, int64_t timeout_ns);
 
-  void Announce(uint64_t generation) { waiting_.push_back(generation); }
-  // A worker's vote; the outcome when it decides. `who` names the worker for messages. A vote that crossed an abort on
-  // its way is dropped without an error. kMalformed: not the generation that is running, a second vote, an unknown
-  // worker.
-  absl::StatusOr<std::optional<Outcome>> Vote(int worker, const std::string& who, uint64_t generation,
-                                              const absl::Status& verdict, int64_t now_ns);
+  // A generation that may be voted on, growing. Its abort, when a worker has left.
+  std::optional<Outcome> Announce(uint64_t generation);
+  // A worker's vote; the outcome when it decides. A vote that crossed an abort on its way is dropped without an error.
+  // kMalformed: not the generation that is running, or a second vote.
+  absl::StatusOr<std::optional<Outcome>> Vote(int worker, uint64_t generation, const absl::Status& verdict,
+                                              int64_t now_ns);
   // True when all workers committed. kMalformed: the generation is not decided to commit, or a second time.
   absl::StatusOr<bool> Commit(int worker, uint64_t generation);
-  // A worker left: an undecided generation that somebody may be reading is given up, and no later one is decided.
-  std::optional<Outcome> Leave(int worker, const std::string& who);
+  // A worker left: whatever is undecided is given up, and so is all that comes.
+  std::vector<Outcome> Leave(int worker);
+  // The engine waits for this worker's commit.
+  bool OwesCommit(int worker) const { return committing_ != 0 && !done_.contains(worker); }
 
-  // When votes or commits have waited too long: kNoDeadline when nobody waits.
+  // When votes or commits have waited too long; kNoDeadline when nobody waits.
   int64_t deadline_ns() const { return deadline_ns_; }
-  // Past the deadline: the abort of a generation that lacks votes, or nullopt where commits are lacking (then the
-  // epoch must end).
-  std::optional<Outcome> Expire();
-  bool committing() const { return committing_ != 0; }
+  // Call past the deadline: the abort of a generation that lacks votes (kDeadline), or kDeadline as an error where
+  // commits are lacking; both name the workers.
+  absl::StatusOr<Outcome> Expire();
+  // Newest generation that all workers committed, 0: none.
   uint64_t committed() const { return committed_; }
-  // Workers that have not voted, or not committed, for the generation that runs; all where none voted.
-  std::vector<int> Lacking() const;
 
  private:
-  Outcome Abort(absl::Status why);
+  Outcome AbortFront(absl::Status why);
+  std::string Lacking() const;
 
-  int workers_;
+  std::string name_;
   int64_t timeout_ns_;
-  std::deque<uint64_t> waiting_;  // announced, undecided; the first one runs
-  std::set<int> voted_;           // yes votes of the one that runs
-  uint64_t aborted_ = 0;          // the newest aborted generation, and who voted on it
-  std::set<int> aborted_voted_;
-  uint64_t committing_ = 0;
-  std::set<int> done_;
+  std::deque<uint64_t> waiting_;      // announced, undecided; the first one is running
+  std::vector<uint64_t> last_voted_;  // of each worker; 0: none
+  std::set<int> done_;                // who voted yes on the running one, or who committed `committing_`
+  uint64_t aborted_ = 0;              // the newest aborted generation
+  uint64_t committing_ = 0;           // decided, not committed by all; 0: none
   uint64_t committed_ = 0;
   int64_t deadline_ns_ = kNoDeadline;
-  std::set<int> left_;
+  absl::Status left_;  // kAborted once a worker left
 };
 
 }  // namespace headrace

@@ -53,7 +53,9 @@ class MemberSession {
 
   // Answers PlanEffect with every edge that ends here. kMalformed: an edge that does not end here, twice the same
   // edge, or a call in another phase.
-  absl::Status Planned(absl::Span<const proto::Edge> edges, int64_t now_ns, MemberActions* actions);
+  // A publisher adds the keys of its snapshot regions, by slot.
+  absl::Status Planned(absl::Span<const proto::Edge> edges, int64_t now_ns, MemberActions* actions,
+                       absl::Span<const std::string> region_keys = {});
   // Leaves in order (Bye); the session is over with kAborted. Receiver: kAborted while a decision is awaited, since a
   // worker that voted cannot go alone.
   absl::Status Leave(int64_t now_ns, MemberActions* actions);
@@ -73,9 +75,11 @@ class MemberSession {
  protected:
   explicit MemberSession(MemberOptions options);
 
-  // Bodies that the roles handle; false: not a message for this role in this state (dropped).
+  // Bodies that the roles handle, once the epoch is ready; an error: the message is dropped.
   virtual absl::Status HandleBody(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) = 0;
-  virtual void HandleEpochStart(int64_t now_ns) = 0;
+  // A message is dropped because of `why`, before its RefusedEffect.
+  virtual void HandleDropped(const proto::Envelope&, const absl::Status& /*why*/, int64_t /*now_ns*/, MemberActions*) {}
+  virtual void HandleEpochStart() = 0;
   virtual void HandleTick(int64_t now_ns, MemberActions* actions) = 0;
   virtual int64_t RoleDeadline() const = 0;
   virtual absl::Status MayLeave() const { return absl::OkStatus(); }
@@ -83,7 +87,8 @@ class MemberSession {
   // Returns the status to end with.
   virtual absl::Status HandleEnd(const absl::Status& status, bool coordinator_alive) = 0;
 
-  void Send(proto::Envelope body, int64_t now_ns, MemberActions* actions);
+  // Completes the envelope around the body; `to` is the coordinator unless it is set.
+  void Send(proto::Envelope message, MemberActions* actions);
   void End(const absl::Status& status, bool coordinator_alive, MemberActions* actions);
   // The session's status when it is over, kMalformed unless it is ready.
   absl::Status CheckReady(const char* what) const;
@@ -99,8 +104,9 @@ class MemberSession {
 
  private:
   absl::Status CheckEnvelope(const proto::Envelope& message) const;
-  void HandleWelcome(const proto::Envelope& message, int64_t now_ns, MemberActions* actions);
-  absl::Status HandleJoinBody(const proto::Envelope& message, int64_t now_ns, MemberActions* actions);
+  void HandleHelloAnswer(const proto::Envelope& message, MemberActions* actions);
+  absl::Status HandleMessage(const proto::Envelope& message, int64_t now_ns, MemberActions* actions);
+  absl::Status HandleStart(const proto::EpochStart& start, int64_t now_ns, MemberActions* actions);
 
   Phase phase_ = Phase::kNew;
   absl::Status status_;

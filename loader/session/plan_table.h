@@ -23,8 +23,8 @@ class PlanTable {
   absl::Status Compare() const;
   // The publishers' ends, sorted by (publisher, engine, worker).
   std::vector<proto::Edge> Edges() const;
-  // Whether there is an edge between the two, after Compare.
-  bool HasEdge(int publisher, const MemberKey& receiver) const;
+  // What the publisher added to its Planned.
+  const std::vector<std::string>& RegionKeys(int publisher) const { return region_keys_.at(publisher); }
 
  private:
   struct Key {
@@ -32,6 +32,7 @@ class PlanTable {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::set<MemberKey> planned_;
+  std::map<int, std::vector<std::string>> region_keys_;
   std::map<Key, std::string> publisher_ends_;
   std::map<Key, std::string> receiver_ends_;
 };

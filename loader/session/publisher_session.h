@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "loader/session/member_session.h"
@@ -37,10 +38,12 @@ class PublisherSession : public MemberSession {
 
  protected:
   absl::Status HandleBody(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) override;
-  void HandleEpochStart(int64_t now_ns) override;
+  void HandleDropped(const proto::Envelope& message, const absl::Status& why, int64_t now_ns,
+                     MemberActions* actions) override;
+  void HandleEpochStart() override;
   void HandleTick(int64_t now_ns, MemberActions* actions) override;
   int64_t RoleDeadline() const override;
-  absl::Status HandleEnd(const absl::Status& status, bool coordinator_alive) override;
+  absl::Status HandleEnd(const absl::Status& status, bool) override { return status; }
 
  private:
   struct Slot {
@@ -52,15 +55,19 @@ class PublisherSession : public MemberSession {
 
   void GrantSlot(MemberActions* actions);
   void DropLeases(const MemberKey& receiver, uint64_t up_to, MemberActions* actions);
-  absl::Status HandleStart(const proto::Envelope& message, int64_t now_ns, MemberActions* actions);
-  absl::Status CheckStart(const MemberKey& receiver, const proto::Start& start, int* slot) const;
+  absl::Status HandleAnnounced(const proto::Announced& announced, MemberActions* actions);
+  absl::Status HandleOrder(const proto::Envelope& message, MemberActions* actions);
+  void HandleLeft(const MemberKey& member, MemberActions* actions);
+  Slot* WritingSlot(uint64_t generation);
+  std::string LeaseList() const;
 
   std::vector<Slot> slots_;
   std::set<MemberKey> receivers_;  // those that have not left
   uint64_t last_published_ = 0;
+  uint64_t last_announced_ = 0;
   uint64_t waiting_generation_ = 0;  // of a Publish without a slot; 0: none
   int64_t waiting_deadline_ns_ = kNoDeadline;
-  absl::Status publishers_left_;  // kAborted once a publisher left
+  absl::Status publisher_left_;  // kAborted once a publisher left
 };
 
 }  // namespace headrace

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,7 @@ class ReceiverSession : public MemberSession {
 
  protected:
   absl::Status HandleBody(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) override;
-  void HandleEpochStart(int64_t now_ns) override;
+  void HandleEpochStart() override {}
   void HandleTick(int64_t now_ns, MemberActions* actions) override;
   int64_t RoleDeadline() const override;
   absl::Status MayLeave() const override;
@@ -75,11 +76,13 @@ class ReceiverSession : public MemberSession {
   enum class Run { kIdle, kStreaming, kVoted, kCommitting, kCommitted, kAborted };
 
   absl::Status HandleAnnounced(const proto::Announced& announced, MemberActions* actions);
-  absl::Status HandleDecision(const proto::Decision& decision, int64_t now_ns, MemberActions* actions);
+  absl::Status HandleDecision(const proto::Decision& decision, MemberActions* actions);
   absl::Status HandleEngineCommitted(const proto::EngineCommitted& committed, MemberActions* actions);
   void HandleLeft(const proto::Left& left, MemberActions* actions);
-  void SendRelease(uint64_t generation, int64_t now_ns, MemberActions* actions);
-  void FinishAbort();
+  void SendVote(uint64_t generation, const absl::Status& verdict, MemberActions* actions);
+  void SendRelease(uint64_t generation, MemberActions* actions);
+  // Nothing is running any more; live bytes that were touched are poison.
+  void FinishRun();
 
   ReceiverState committed_;
   std::deque<uint64_t> announced_;  // not begun, growing
@@ -87,11 +90,13 @@ class ReceiverSession : public MemberSession {
   Run run_ = Run::kIdle;
   uint64_t running_ = 0;
   bool touches_live_ = false;
+  bool voted_yes_ = false;
+  std::set<uint64_t> voted_down_;  // announced but not growing: voted no at once, the decision is on its way
   int64_t decision_deadline_ns_ = kNoDeadline;
   int64_t expect_deadline_ns_ = kNoDeadline;
   bool expecting_ = false;
-  absl::Status engine_left_;      // kAborted once a worker of this engine left
-  absl::Status publishers_left_;  // kAborted once a publisher left
+  absl::Status engine_left_;     // kAborted once a worker of this engine left
+  absl::Status publisher_left_;  // kAborted once a publisher left
 };
 
 }  // namespace headrace

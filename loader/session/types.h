@@ -5,7 +5,8 @@
 //
 // The machines are pure: no sockets, threads, clock, environment or logging. Time comes in as `now_ns`, nanoseconds of
 // any monotonic clock, never smaller than before. Each event appends to an actions struct; the owner sends the messages
-// in order and acts on the effects in order. A machine is used by one thread at a time.
+// in order and acts on the effects in order. A machine is used by one thread at a time, which must not be away for
+// longer than a heartbeat period, and which hands over the messages that have arrived before it ticks.
 
 #include <cstdint>
 #include <limits>
@@ -42,6 +43,9 @@ std::string NameOf(const MemberKey& member);
 // "publisher rank 3 (host a, pid 77)".
 std::string NameOf(const MemberKey& member, const std::string& host, int64_t pid);
 
+// The name of the message inside: "hello", "epoch_start"; "no body" where there is none (or one of a later version).
+std::string BodyName(const proto::Envelope& message);
+
 struct SessionTimeouts {
   int64_t heartbeat_period_ns = 500'000'000;
   int64_t heartbeat_timeout_ns = 3'000'000'000;
@@ -63,6 +67,8 @@ struct PlanEffect {
 // Both ends of every edge agree; generations may flow.
 struct EpochReadyEffect {
   std::string root;
+  // Each publisher's snapshot regions, by publisher rank and slot.
+  std::vector<std::vector<std::string>> region_keys = {};
 };
 // Publisher: Publish(generation) has its slot: write the snapshot there, then call Snapshotted(generation).
 struct WriteSlotEffect {
@@ -101,7 +107,7 @@ struct StartRefusedEffect {
 struct CommitEffect {
   uint64_t generation = 0;
 };
-// Receiver: the engine gave `generation` up. If it is being read, stop, then call Stopped(generation).
+// Receiver: the engine gave `generation` up. If it is being read (begun, not voted on), stop and call Stopped().
 struct DiscardEffect {
   uint64_t generation = 0;
   absl::Status status;

@@ -1,0 +1,210 @@
+#include "loader/session/publisher_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+absl::Status Malformed(absl::string_view text) { return Error(ErrorCode::kMalformed, text); }
+
+}  // namespace
+
+PublisherSession::PublisherSession(MemberOptions options) : MemberSession(std::move(options)) {
+  slots_.resize(std::max(1, options_.layout.slots()));
+}
+
+void PublisherSession::HandleEpochStart() {
+  for (const proto::EpochStart::Member& member : members().members())
+    if (member.id().role() == proto::RECEIVER) receivers_.insert(MemberKey::From(member.id()));
+}
+
+absl::Status PublisherSession::Publish(uint64_t generation, int64_t deadline_ns, int64_t, MemberActions* actions) {
+  HR_RETURN_IF_ERROR(CheckReady("Publish()"));
+  HR_RETURN_IF_ERROR(publisher_left_);
+  const bool writing = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.writing; });
+  if (writing || waiting_generation_ != 0) return Malformed("Publish() before the last one was finished");
+  if (generation <= last_published_)
+    return Error(ErrorCode::kGenerationNotGrowing,
+                 absl::StrCat("publish(", generation, ") after generation ", last_published_, " at ",
+                              NameOf(options_.self), "; a trainer that counts from 1 again is a new incarnation"));
+  waiting_generation_ = generation;
+  waiting_deadline_ns_ = deadline_ns;
+  GrantSlot(actions);
+  return absl::OkStatus();
+}
+
+void PublisherSession::GrantSlot(MemberActions* actions) {
+  if (waiting_generation_ == 0) return;
+  Slot* best = nullptr;
+  for (Slot& slot : slots_)
+    if (slot.leases.empty() && (best == nullptr || slot.generation < best->generation)) best = &slot;
+  if (best == nullptr) return;
+  // From here on the old bytes are going; nobody may be sent to from this slot.
+  *best = Slot{waiting_generation_, /*writing=*/true, /*announced=*/false, {}};
+  actions->effects.push_back(WriteSlotEffect{waiting_generation_, static_cast<int>(best - slots_.data())});
+  waiting_generation_ = 0;
+  waiting_deadline_ns_ = kNoDeadline;
+}
+
+PublisherSession::Slot* PublisherSession::WritingSlot(uint64_t generation) {
+  for (Slot& slot : slots_)
+    if (slot.writing && slot.generation == generation) return &slot;
+  return nullptr;
+}
+
+absl::Status PublisherSession::Snapshotted(uint64_t generation, int64_t, MemberActions* actions) {
+  HR_RETURN_IF_ERROR(CheckReady("Snapshotted()"));
+  Slot* slot = WritingSlot(generation);
+  if (slot == nullptr) return Malformed(absl::StrCat("Snapshotted(", generation, "): no slot is being written for it"));
+  slot->writing = false;
+  slot->leases = receivers_;
+  last_published_ = generation;
+  proto::Envelope message;
+  message.mutable_published()->set_generation(generation);
+  message.mutable_published()->set_slot(static_cast<int>(slot - slots_.data()));
+  Send(std::move(message), actions);
+  return absl::OkStatus();
+}
+
+absl::Status PublisherSession::AbandonSlot(uint64_t generation) {
+  HR_RETURN_IF_ERROR(CheckReady("AbandonSlot()"));
+  Slot* slot = WritingSlot(generation);
+  if (slot == nullptr) return Malformed(absl::StrCat("AbandonSlot(", generation, "): no slot is being written for it"));
+  *slot = Slot{};
+  return absl::OkStatus();
+}
+
+int PublisherSession::busy_slots() const {
+  return static_cast<int>(std::count_if(slots_.begin(), slots_.end(),
+                                        [](const Slot& slot) { return slot.writing || !slot.leases.empty(); }));
+}
+
+absl::Status PublisherSession::HandleBody(const proto::Envelope& message, int64_t, MemberActions* actions) {
+  switch (message.body_case()) {
+    case proto::Envelope::kAnnounced:
+      return HandleAnnounced(message.announced(), actions);
+    case proto::Envelope::kStart:
+      return HandleOrder(message, actions);
+    case proto::Envelope::kRelease: {
+      const MemberKey receiver = MemberKey::From(message.from());
+      if (!receivers_.contains(receiver))
+        return Malformed(absl::StrCat("a Release of ", NameOf(receiver), ", which is not in the epoch"));
+      DropLeases(receiver, message.release().generation(), actions);
+      return absl::OkStatus();
+    }
+    case proto::Envelope::kDecision: {
+      const proto::Decision& decision = message.decision();
+      if (decision.commit()) return Malformed("a decision to commit is for workers only");
+      actions->effects.push_back(EngineAbortedEffect{decision.engine(), decision.generation(),
+                                                     ErrorFromName(decision.code(), decision.message())});
+      return absl::OkStatus();
+    }
+    case proto::Envelope::kEngineCommitted:
+      actions->effects.push_back(
+          EngineCommittedEffect{message.engine_committed().engine(), message.engine_committed().generation()});
+      return absl::OkStatus();
+    case proto::Envelope::kLeft:
+      HandleLeft(MemberKey::From(message.left().member()), actions);
+      return absl::OkStatus();
+    default:
+      return Malformed(absl::StrCat("message ", BodyName(message), " is not for a publisher"));
+  }
+}
+
+absl::Status PublisherSession::HandleAnnounced(const proto::Announced& announced, MemberActions* actions) {
+  const uint64_t generation = announced.generation();
+  if (generation <= last_announced_)
+    return Error(ErrorCode::kGenerationNotGrowing,
+                 absl::StrCat("generation ", generation, " was announced after generation ", last_announced_));
+  const int slot = options_.self.rank < announced.slots_size() ? announced.slots(options_.self.rank) : -1;
+  if (slot < 0 || slot >= static_cast<int>(slots_.size()) || slots_[slot].writing ||
+      slots_[slot].generation != generation)
+    return Malformed(absl::StrCat("generation ", generation, " was announced in slot ", slot, " of ",
+                                  NameOf(options_.self), ", which does not hold it"));
+  last_announced_ = generation;
+  slots_[slot].announced = true;
+  actions->effects.push_back(AnnouncedEffect{generation, {announced.slots().begin(), announced.slots().end()}});
+  return absl::OkStatus();
+}
+
+absl::Status PublisherSession::HandleOrder(const proto::Envelope& message, MemberActions* actions) {
+  const MemberKey receiver = MemberKey::From(message.from());
+  const uint64_t generation = message.start().generation();
+  const auto edge = std::find_if(edges_.begin(), edges_.end(), [&](const EdgeTo& e) { return e.peer == receiver; });
+  const std::string what =
+      absl::StrCat("Start of ", NameOf(receiver), " for generation ", generation, " at ", NameOf(options_.self), ": ");
+  if (edge == edges_.end()) return Malformed(absl::StrCat(what, "there is no edge between the two"));
+  if (edge->digest != message.start().digest())
+    return Error(ErrorCode::kPlanMismatch, absl::StrCat(what, "the edge's digest differs"));
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.generation != generation || !slot.announced || !slot.leases.contains(receiver)) continue;
+    actions->effects.push_back(SendToEffect{receiver, generation, static_cast<int>(i)});
+    return absl::OkStatus();
+  }
+  return Error(ErrorCode::kGenerationChanged, absl::StrCat(what, "no slot holds it under a lease of this receiver"));
+}
+
+void PublisherSession::HandleDropped(const proto::Envelope& message, const absl::Status& why, int64_t,
+                                     MemberActions* actions) {
+  // A receiver that waits for bytes must hear that they do not come.
+  if (!message.has_start() || message.from().role() != proto::RECEIVER) return;
+  proto::Envelope abort;
+  *abort.mutable_to() = message.from();
+  abort.mutable_abort()->set_generation(message.start().generation());
+  abort.mutable_abort()->set_code(std::string(CodeOf(why)));
+  abort.mutable_abort()->set_message(std::string(why.message()));
+  Send(std::move(abort), actions);
+}
+
+void PublisherSession::HandleLeft(const MemberKey& member, MemberActions* actions) {
+  actions->effects.push_back(LeftEffect{member});
+  if (member.role == proto::RECEIVER) {
+    receivers_.erase(member);
+    DropLeases(member, std::numeric_limits<uint64_t>::max(), actions);
+    return;
+  }
+  publisher_left_ = Error(ErrorCode::kAborted, absl::StrCat(NameOf(member), " left; no generation can be published"));
+  if (waiting_generation_ == 0) return;
+  actions->effects.push_back(PublishFailedEffect{waiting_generation_, publisher_left_});
+  waiting_generation_ = 0;
+  waiting_deadline_ns_ = kNoDeadline;
+}
+
+void PublisherSession::DropLeases(const MemberKey& receiver, uint64_t up_to, MemberActions* actions) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.generation > up_to || slot.leases.erase(receiver) == 0 || !slot.leases.empty()) continue;
+    actions->effects.push_back(SlotFreeEffect{slot.generation, static_cast<int>(i)});
+  }
+  GrantSlot(actions);
+}
+
+std::string PublisherSession::LeaseList() const {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    std::vector<std::string> holders;
+    for (const MemberKey& receiver : slots_[i].leases) holders.push_back(NameOf(receiver));
+    lines.push_back(absl::StrCat("slot ", i, " holds generation ", slots_[i].generation, ", leased by ",
+                                 absl::StrJoin(holders, ", ")));
+  }
+  return absl::StrJoin(lines, "; ");
+}
+
+void PublisherSession::HandleTick(int64_t now_ns, MemberActions* actions) {
+  if (waiting_generation_ == 0 || now_ns < waiting_deadline_ns_) return;
+  actions->effects.push_back(PublishFailedEffect{
+      waiting_generation_, Error(ErrorCode::kDeadline, absl::StrCat("publish(", waiting_generation_,
+                                                                    ") found no free snapshot slot: ", LeaseList()))});
+  waiting_generation_ = 0;
+  waiting_deadline_ns_ = kNoDeadline;
+}
+
+int64_t PublisherSession::RoleDeadline() const { return waiting_deadline_ns_; }
+
+}  // namespace headrace
