@@ -24,7 +24,11 @@ struct Avx512 {
     acc = _mm512_add_epi64(acc, _mm512_mul_epu32(_mm512_srli_epi64(x, 32), k));
   }
   HEADRACE_INLINE uint64_t Reduce(Acc a, Acc b) {
-    return static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(a, b)));
+    // Not _mm512_reduce_add_epi64, whose last addition is signed and may overflow.
+    const __m512i s = _mm512_add_epi64(a, b);
+    const __m256i t = _mm256_add_epi64(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
+    const __m128i u = _mm_add_epi64(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
+    return static_cast<uint64_t>(_mm_cvtsi128_si64(u)) + static_cast<uint64_t>(_mm_extract_epi64(u, 1));
   }
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/row_kernels.h"
+#include "kernels/transpose.h"
 
 namespace headrace::kernels_internal {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kTile = 64;
 // Of a nest of one loop, where there is nothing to keep in the cache.
 constexpr int64_t kLine = 1024;
 
-// copy[i] is element i along loop `a`, copied for all steps of loop `b`.
+// Copies the elements of a tile, loop `a` innermost.
 template <int kBytes>
 void CopyTile(const Loop& a, const Loop& b, const std::byte* src, std::byte* dst) {
   for (int64_t j = 0; j < b.extent; ++j) {
@@ -43,9 +44,6 @@ CopyTileFn CopyTileOf(int64_t bytes) {
       return CopyTile<16>;
   }
 }
-
-// Swaps loop number `from` into place `to`; the order of loops does not matter to the result.
-void MoveLoop(LoopNest& nest, int from, int to) { std::swap(nest.loop[from], nest.loop[to]); }
 
 // The loop along which the elements are neighbours in the tensor, or -1.
 int PositionLoop(const LoopNest& nest) {
@@ -107,9 +105,42 @@ uint64_t SumTile(const TileSum& how, const Loop& a, const Loop& b, const std::by
   return sum;
 }
 
+// Lines of a transposed tile: long enough for the memory's pages and prefetchers on both sides.
+constexpr int64_t kTransposeLineBytes = 256;
+// One cache line more, so that the elements of a column do not compete for a few sets of the cache.
+constexpr int64_t kTransposePitch = kTransposeLineBytes + 64;
+
+int64_t TransposeSide(int64_t element) { return element == 1 ? 128 : kTransposeLineBytes / element; }
+
+// A tile of a transpose: lines of the source, contiguous along b, become lines of the destination, contiguous along a.
+// Both go through buffers, since lines that are far apart in memory are fast only as whole lines. With the sum, it is
+// fused into the copy of those lines that are contiguous in the tensor.
+uint64_t TransposeAndSum(const TileSum& how, bool with_sum, bool stream, const Loop& a, const Loop& b,
+                         const std::byte* src, std::byte* dst, uint64_t tensor_key, int64_t position) {
+  alignas(64) std::byte in[128 * kTransposePitch], out[128 * kTransposePitch];
+  const RowKernels& kernels = ActiveRowKernels();
+  uint64_t sum = 0;
+  auto copy = [&](const Rows& rows, bool past_cache, bool sum_here) {
+    if (with_sum && sum_here) {
+      sum += (past_cache ? kernels.copy_sum_stream : kernels.copy_sum)(rows);
+    } else {
+      (past_cache ? kernels.copy_stream : kernels.copy)(rows);
+    }
+  };
+  Rows read{src,        in,       b.extent * how.element, a.extent, a.stride[kSrc], kTransposePitch,
+            tensor_key, position, a.stride[kPos]};
+  copy(read, false, how.along_b);
+  TransposeTile(how.element, a.extent, b.extent, in, kTransposePitch, out, kTransposePitch);
+  Rows write{out,        dst,      a.extent * how.element, b.extent, kTransposePitch, b.stride[kDst],
+             tensor_key, position, b.stride[kPos]};
+  copy(write, stream, how.any && !how.along_b);
+  if (with_sum && !how.any) sum += SumTile(how, a, b, src, dst, tensor_key, position);
+  return sum;
+}
+
 }  // namespace
 
-uint64_t SmallRuns(SmallRunWork work, const LoopNest& normalized, const std::byte* src, std::byte* dst,
+uint64_t SmallRuns(SmallRunWork work, bool stream, const LoopNest& normalized, const std::byte* src, std::byte* dst,
                    uint64_t tensor_key, int64_t first_byte) {
   LoopNest nest = normalized;
   TileSum how{false, false, CopyTileOf(nest.run[kSrc]), nest.run[kSrc]};
@@ -125,13 +156,16 @@ uint64_t SmallRuns(SmallRunWork work, const LoopNest& normalized, const std::byt
         if (std::abs(nest.loop[i].stride[kSrc]) < std::abs(nest.loop[b].stride[kSrc])) b = i;
       }
     }
-    MoveLoop(nest, b, inner - 1);
+    std::swap(nest.loop[b], nest.loop[inner - 1]);  // the order of loops does not matter to the result
   }
   const Loop a = nest.loop[inner];
   const Loop b = nest.rank > 1 ? nest.loop[inner - 1] : Loop{};
   how.along_b = nest.rank > 1 && b.stride[kPos] == how.element;
   how.any = how.along_b || a.stride[kPos] == how.element;
-  const int64_t step_a = b.extent == 1 ? kLine : kTile, step_b = kTile;
+  const bool transpose = work != SmallRunWork::kSum && a.stride[kDst] == how.element && b.stride[kSrc] == how.element &&
+                         a.extent >= 8 && b.extent >= 8;
+  const int64_t step_b = transpose ? TransposeSide(how.element) : kTile;
+  const int64_t step_a = b.extent == 1 ? kLine : step_b;
   uint64_t sum = 0;
   ForEachOuter(nest, 2, [&](int64_t src_at, int64_t dst_at, int64_t pos_at) {
     for (int64_t j = 0; j < b.extent; j += step_b) {
@@ -141,14 +175,15 @@ uint64_t SmallRuns(SmallRunWork work, const LoopNest& normalized, const std::byt
         tile_b.extent = std::min(step_b, b.extent - j);
         const std::byte* s = src + (src_at + i * a.stride[kSrc] + j * b.stride[kSrc]);
         std::byte* d = nullptr;
-        if (work != SmallRunWork::kSum) {
-          d = dst + (dst_at + i * a.stride[kDst] + j * b.stride[kDst]);
-          how.copy(tile_a, tile_b, s, d);
+        if (work != SmallRunWork::kSum) d = dst + (dst_at + i * a.stride[kDst] + j * b.stride[kDst]);
+        const int64_t position = first_byte + pos_at + i * a.stride[kPos] + j * b.stride[kPos];
+        const bool with_sum = work != SmallRunWork::kCopy;
+        if (transpose) {
+          sum += TransposeAndSum(how, with_sum, stream, tile_a, tile_b, s, d, tensor_key, position);
+          continue;
         }
-        if (work != SmallRunWork::kCopy) {
-          const int64_t position = first_byte + pos_at + i * a.stride[kPos] + j * b.stride[kPos];
-          sum += SumTile(how, tile_a, tile_b, s, d, tensor_key, position);
-        }
+        if (d != nullptr) how.copy(tile_a, tile_b, s, d);
+        if (with_sum) sum += SumTile(how, tile_a, tile_b, s, d, tensor_key, position);
       }
     }
   });

@@ -20,9 +20,10 @@ constexpr bool IsSmallRun(int64_t run_bytes) {
 enum class SmallRunWork { kCopy, kSum, kCopyAndSum };
 
 // `nest` is normalised, has at least one loop and runs for which IsSmallRun holds. `dst` is not used by kSum.
+// With `stream`, whole lines of a destination that is too large for the cache may bypass it: the caller fences.
 // Returns the sum, or 0 for kCopy.
-uint64_t SmallRuns(SmallRunWork work, const LoopNest& nest, const std::byte* src, std::byte* dst, uint64_t tensor_key,
-                   int64_t first_byte);
+uint64_t SmallRuns(SmallRunWork work, bool stream, const LoopNest& nest, const std::byte* src, std::byte* dst,
+                   uint64_t tensor_key, int64_t first_byte);
 
 }  // namespace headrace::kernels_internal
 

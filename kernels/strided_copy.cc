@@ -58,7 +58,10 @@ uint64_t Run(SmallRunWork work, const StridedCopy& c, int64_t box_bytes) {
   LoopNest nest = MakeNest(c, work);
   if (!Normalize(nest, work == SmallRunWork::kSum ? kSrc : kDst)) return 0;
   if (nest.rank > 0 && kernels_internal::IsSmallRun(nest.run[kSrc])) {
-    return kernels_internal::SmallRuns(work, nest, c.src, c.dst, c.tensor_key, c.first_byte);
+    const bool past_cache = work != SmallRunWork::kSum && box_bytes >= kStreamBoxBytes;
+    const uint64_t sum = kernels_internal::SmallRuns(work, past_cache, nest, c.src, c.dst, c.tensor_key, c.first_byte);
+    if (past_cache) kernels_internal::StreamFence();
+    return sum;
   }
   const RowKernels& kernels = kernels_internal::ActiveRowKernels();
   const bool stream = work != SmallRunWork::kSum && ShouldStream(nest, c.dst, box_bytes);

@@ -262,6 +262,32 @@ TEST(StridedCopyTest, LargeBoxesAtEveryAlignment) {
   }
 }
 
+// Matrices with the source in column-major order, the tensor in either; some above the size that bypasses the cache.
+TEST(StridedCopyTest, Transposes) {
+  auto gen = SeededGenerator();
+  for (int64_t element : {1, 2, 4, 8, 16}) {
+    for (int64_t n = Cases(12); n > 0; --n) {
+      TestBox box;
+      StridedCopy& c = box.copy;
+      c.run_bytes = element;
+      c.rank = 2;
+      const int64_t most = n % 6 == 0 ? 1200 : 300;
+      c.extent[0] = Uniform(gen, most / 2, most), c.extent[1] = Uniform(gen, 1, most);
+      const int64_t pad = element * Uniform(gen, 0, 9);
+      LayOut(2, c.extent, element, {1, 0, 2, 3}, {0, pad, 0, 0}, c.src_stride);
+      LayOut(2, c.extent, element, {0, 1, 2, 3}, {pad, 0, 0, 0}, c.dst_stride);
+      LayOut(2, c.extent, element, n % 2 ? std::array{0, 1, 2, 3} : std::array{1, 0, 2, 3},
+             {n % 3 ? 0 : element, n % 5 ? 0 : element, 0, 0}, c.pos_stride);
+      c.first_byte = element * Uniform(gen, 0, 5000);
+      c.tensor_key = gen();
+      Allocate(gen, n % 4 == 0 ? 1 : 0, box);
+      SCOPED_TRACE(Describe(c));
+      Check(gen, box, 1);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(StridedCopyTest, PackedStreamCutAtEveryByte) {
   auto gen = SeededGenerator();
   TestBox box;
