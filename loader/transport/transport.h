@@ -12,10 +12,13 @@
 //              space: one strided copy then reads the peer's memory and writes the destination.
 //   two-sided  Send and Receive of contiguous messages matched by (peer, tag), each at most max_message_bytes.
 //
+// Connections: both ends of a pair Connect to each other's address before they exchange messages; either may be
+// first. A message that arrives before its Receive was posted waits for it.
 // Threads: an endpoint is used by one thread at a time. A mapped region may be read by any thread while it is held.
 // Lifetime: buffers given to Send and Receive stay valid and untouched until their completion was polled, or the
 // endpoint was destroyed. Regions and mappings unmap when destroyed and may outlive the endpoint.
-// Deadlines: no call blocks longer than the deadline or duration it was given.
+// Deadlines: no call blocks longer than the deadline or duration it was given. Destroying an endpoint may take up to
+// half a second, in which messages whose Send has completed are still handed to the network.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +41,8 @@ struct Capabilities {
   std::string map_reason;
   // The largest message of Send and Receive.
   int64_t max_message_bytes = 0;
+  // Tags of Send and Receive are below 2^tag_bits; 0 without two_sided, otherwise at least 32.
+  int tag_bits = 0;
 };
 
 // Memory that its owner writes and that peers may map. Page-aligned, zero-filled at first, committed when
@@ -46,7 +51,8 @@ class Region {
  public:
   virtual ~Region() = default;
   virtual absl::Span<std::byte> bytes() = 0;
-  // What a peer needs to map this region; a secret: hand it only to an authenticated peer of the epoch.
+  // What a peer needs to map this region; a secret: hand it only to an authenticated peer of the epoch. Empty without
+  // `map`. Once the region is destroyed its key maps nothing.
   virtual std::string key() const = 0;
 };
 
@@ -63,7 +69,7 @@ using OpId = uint64_t;
 
 struct Completion {
   OpId op = 0;
-  absl::Status status;  // kPeerLost when the peer died, kAborted after Abort, kTransport otherwise
+  absl::Status status;  // kPeerLost when the peer died, kAborted after Abort or Disconnect, kTransport otherwise
 };
 
 class Transport {
@@ -76,28 +82,34 @@ class Transport {
   // Where peers reach this endpoint; opaque bytes, and a secret like a region key. Constant for its lifetime.
   virtual std::string address() const = 0;
 
-  // Allocates a region of `bytes` >= 1. kOutOfMemory: names the bytes needed and the limit that was hit
-  // (file-size limit, full /dev/shm, address space). Works on every transport: without `map` it is private memory.
+  // Allocates a region of `bytes` >= 1 (kInvalidOption otherwise). kOutOfMemory: names the bytes needed and the limit
+  // that was hit (file-size limit, address space, available memory). Works on every transport: without `map` it is
+  // private memory.
   virtual absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t bytes) = 0;
 
-  // Makes the endpoint at `address` known. kTransport: the address is not one of this transport's.
-  // kPeerLost: nobody is there (may also be found out only at the first operation).
+  // Makes the endpoint at `address` known; a peer that is known already keeps its id. kTransport: the address is not
+  // one of this transport's. kPeerLost: nobody is there (may also be found out only at the first operation).
+  // kDeadline. kAborted after Abort.
   virtual absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) = 0;
-  // Forgets the peer: its pending operations complete with kAborted; existing mappings stay.
+  // Forgets the peer: its pending operations complete with kAborted; existing mappings stay. The peer's own operations
+  // with this endpoint may complete with kPeerLost, or wait for their Abort. `peer` is not used again.
   virtual void Disconnect(PeerId peer) = 0;
 
   // Maps a region of `peer` by its key. kTransport: not a key of that peer, or no `map` here;
   // kPeerLost: the owner is gone; kDeadline.
   virtual absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) = 0;
 
-  // Posts a message to / from a peer. Sends and receives match by (sender, tag) in posting order. A receive's size
-  // must equal the message's: otherwise it completes with kTransport. No call copies or keeps more than
-  // max_message_bytes of memory of its own per operation.
+  // Posts a message of 0 to max_message_bytes to / from a peer. Sends and receives match by (sender, tag) in posting
+  // order. A receive's size must equal the message's: otherwise it completes with kTransport and its buffer may hold
+  // anything. A send completes when its buffer may be used again, before or after the peer posted its Receive: rely on
+  // neither. No call copies or keeps more than max_message_bytes of memory of its own per operation.
+  // Posting fails with kTransport (no two_sided, an unknown peer, a message too large, a tag too wide), kPeerLost (the
+  // peer is known to be dead) or kAborted (after Abort); nothing is pending then.
   virtual absl::StatusOr<OpId> Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) = 0;
   virtual absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) = 0;
 
-  // Makes progress and appends what completed. Returns as soon as there is a completion, at the latest after
-  // `max_wait` (zero: never waits). Waiting does not spin.
+  // Makes progress and appends what completed, in any order. Returns as soon as there is a completion, at the latest
+  // after `max_wait` (zero: never waits), also when nothing is pending. Waiting does not spin.
   virtual void Poll(absl::Duration max_wait, std::vector<Completion>* completions) = 0;
 
   // Ends every pending operation with `reason`'s message under kAborted (to be polled); later posts fail likewise.

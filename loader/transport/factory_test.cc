@@ -1,0 +1,29 @@
+#include "loader/transport/factory.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+TEST(Factory, MakesWhatIsNamed) {
+  for (absl::string_view name : {"host", "ucx"}) {
+    auto transport = NewTransport(name);
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    EXPECT_EQ((*transport)->name(), name);
+  }
+}
+
+TEST(Factory, ListsTheKnownNames) {
+  for (absl::string_view name : {"", "Host", "memory", "tcp"}) {
+    const absl::Status status = NewTransport(name).status();
+    EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::AllOf(testing::HasSubstr("host"), testing::HasSubstr("ucx")));
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,165 @@
+#include "loader/transport/host/host.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "loader/transport/host/region.h"
+#include "loader/transport/host/server.h"
+#include "loader/transport/host/wire.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+using host::Cookie;
+using host::Descriptor;
+using host::Key;
+using host::Name;
+
+// What is left until `deadline`, at least 1 ms and at most a day (a socket timeout of zero would mean for ever).
+// kDeadline when nothing is left.
+absl::StatusOr<int> MillisecondsLeft(absl::Time deadline, absl::string_view what) {
+  const absl::Duration left = deadline - absl::Now();
+  if (left <= absl::ZeroDuration()) {
+    return Error(ErrorCode::kDeadline, absl::StrCat(what, ": the deadline passed before the owner answered"));
+  }
+  return absl::ToInt64Milliseconds(std::clamp(left, absl::Milliseconds(1), absl::Hours(24)));
+}
+
+struct Peer {
+  std::string address;
+  Descriptor socket;
+  uint64_t last_sequence = 0;
+};
+
+// Receives one packet of a fixed size before the deadline.
+template <typename Packet>
+absl::Status ReceiveBefore(int socket, absl::Time deadline, absl::string_view what, Packet* packet,
+                           Descriptor* attached) {
+  HR_ASSIGN_OR_RETURN(const int left_ms, MillisecondsLeft(deadline, what));
+  const timeval timeout{left_ms / 1000, left_ms % 1000 * 1000};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  const ssize_t size = host::ReceivePacket(socket, packet, sizeof *packet, attached);
+  if (size == sizeof *packet) return absl::OkStatus();
+  // A forked child of a dead owner may hold the connection open: then this, too, is the deadline.
+  if (size < 0 && errno == EAGAIN) return MillisecondsLeft(absl::InfinitePast(), what).status();
+  if (size == 0 || (size < 0 && errno == ECONNRESET)) {
+    return Error(ErrorCode::kPeerLost,
+                 absl::StrCat(what, ": the owner closed the connection: it ended, or refused us"));
+  }
+  return Error(ErrorCode::kTransport,
+               absl::StrCat(what, ": ", size < 0 ? strerror(errno) : "a packet of another size"));
+}
+
+class HostTransport : public Transport {
+ public:
+  HostTransport(std::string address, std::shared_ptr<host::RegionTable> table, std::unique_ptr<host::Server> server)
+      : address_(std::move(address)), table_(std::move(table)), server_(std::move(server)) {
+    capabilities_.map = true;
+  }
+
+  absl::string_view name() const override { return "host"; }
+  const Capabilities& capabilities() const override { return capabilities_; }
+  std::string address() const override { return address_; }
+
+  absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t bytes) override {
+    return host::NewSealedRegion(table_, bytes);
+  }
+
+  absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) override {
+    HR_RETURN_IF_ERROR(aborted_);
+    for (const auto& [id, peer] : peers_) {
+      if (peer.address == address) return id;
+    }
+    Name name;
+    host::Hello hello{host::kProtocol, {}};
+    HR_RETURN_IF_ERROR(host::ParseAddress(address, &name, &hello.cookie));
+    HR_ASSIGN_OR_RETURN(const int left_ms, MillisecondsLeft(deadline, "connect"));
+    HR_ASSIGN_OR_RETURN(Descriptor socket, host::ConnectTo(name, left_ms));
+    // Whoever took the name after its owner died must not get the cookie.
+    if (!host::PeerIsSameUser(socket.get())) {
+      return Error(ErrorCode::kTransport, "connect: the owner runs under another user id");
+    }
+    if (!host::SendPacket(socket.get(), &hello, sizeof hello, -1)) {
+      return Error(ErrorCode::kPeerLost, absl::StrCat("connect: the owner closed the connection: ", strerror(errno)));
+    }
+    host::HelloReply reply;
+    Descriptor none;
+    HR_RETURN_IF_ERROR(ReceiveBefore(socket.get(), deadline, "connect", &reply, &none));
+    if (reply.protocol != host::kProtocol) return Error(ErrorCode::kTransport, "connect: another protocol");
+    peers_[next_peer_] = {std::string(address), std::move(socket)};
+    return next_peer_++;
+  }
+
+  void Disconnect(PeerId peer) override { peers_.erase(peer); }
+
+  absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId id, absl::string_view key, absl::Time deadline) override {
+    HR_RETURN_IF_ERROR(aborted_);
+    auto it = peers_.find(id);
+    if (it == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat("map: no peer ", id, " here"));
+    Peer& peer = it->second;
+    host::MapRequest request{++peer.last_sequence, {}};
+    const std::string not_a_key = absl::StrCat("map: not the key of a region of peer ", id);
+    if (key.size() != request.key.size()) return Error(ErrorCode::kTransport, not_a_key);
+    std::memcpy(request.key.data(), key.data(), key.size());
+    if (!host::SendPacket(peer.socket.get(), &request, sizeof request, -1)) {
+      return Error(ErrorCode::kPeerLost, absl::StrCat("map: the connection to peer ", id, ": ", strerror(errno)));
+    }
+    host::MapReply reply{};
+    Descriptor fd;
+    do {
+      fd.Reset();
+      HR_RETURN_IF_ERROR(ReceiveBefore(peer.socket.get(), deadline, "map", &reply, &fd));
+    } while (reply.sequence != request.sequence);
+    if (!reply.found) return Error(ErrorCode::kTransport, not_a_key);
+    if (fd.get() < 0) return Error(ErrorCode::kTransport, "map: no descriptor arrived (descriptor limit reached?)");
+    return host::MapSealed(std::move(fd), reply.bytes);
+  }
+
+  absl::StatusOr<OpId> Send(PeerId, uint64_t, absl::Span<const std::byte>) override { return NoMessages(); }
+  absl::StatusOr<OpId> Receive(PeerId, uint64_t, absl::Span<std::byte>) override { return NoMessages(); }
+
+  // Nothing is ever pending.
+  void Poll(absl::Duration max_wait, std::vector<Completion>*) override { absl::SleepFor(max_wait); }
+
+  void Abort(const absl::Status& reason) override {
+    if (aborted_.ok()) aborted_ = Error(ErrorCode::kAborted, reason.message());
+  }
+
+ private:
+  absl::Status NoMessages() const {
+    HR_RETURN_IF_ERROR(aborted_);
+    return Error(ErrorCode::kTransport, "the host transport maps regions; it has no messages");
+  }
+
+  const std::string address_;
+  const std::shared_ptr<host::RegionTable> table_;
+  const std::unique_ptr<host::Server> server_;
+  Capabilities capabilities_;
+  absl::Status aborted_;
+  std::map<PeerId, Peer> peers_;
+  PeerId next_peer_ = 1;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> NewHostTransport() {
+  Name name;
+  Cookie cookie;
+  HR_RETURN_IF_ERROR(host::FillRandom(name.data(), name.size()));
+  HR_RETURN_IF_ERROR(host::FillRandom(cookie.data(), cookie.size()));
+  auto table = std::make_shared<host::RegionTable>();
+  HR_ASSIGN_OR_RETURN(std::unique_ptr<host::Server> server, host::Server::Start(name, cookie, table));
+  return std::make_unique<HostTransport>(host::FormatAddress(name, cookie), std::move(table), std::move(server));
+}
+
+}  // namespace headrace

@@ -1,0 +1,26 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_HOST_HOST_H_
+#define HEADRACE_LOADER_TRANSPORT_HOST_HOST_H_
+
+// Processes of one host: regions are sealed memfds whose descriptors travel over a unix socket and are mapped
+// read-only. No copy is made; `map` only, no messages.
+//
+// Who may map: the socket has a random abstract name; a connector must run under the owner's user id and present the
+// random cookie that is in address() before it is told anything; then a region's random key. Works across mount and PID
+// namespaces (containers); abstract names need a common *network* namespace, and so do the two ends here.
+//
+// A region costs one descriptor, a peer one at each end. The owner answers from a thread of its own (no signals are
+// delivered to it), so that a peer can map while the owner computes.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "loader/transport/transport.h"
+
+namespace headrace {
+
+// kTransport: no socket, eventfd or random numbers to be had (descriptor limit, no /proc).
+absl::StatusOr<std::unique_ptr<Transport>> NewHostTransport();
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_TRANSPORT_HOST_HOST_H_

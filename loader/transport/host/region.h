@@ -1,0 +1,40 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_HOST_REGION_H_
+#define HEADRACE_LOADER_TRANSPORT_HOST_REGION_H_
+
+// Sealed memfds: made by the owner, looked up by its server thread, mapped read-only by the receiver.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/statusor.h"
+#include "loader/transport/host/wire.h"
+#include "loader/transport/transport.h"
+
+namespace headrace::host {
+
+// The regions of one endpoint. Shared with them, since they may outlive it.
+struct RegionTable {
+  struct Entry {
+    int fd;  // owned by the region, which leaves the table before it closes it
+    uint64_t bytes;
+  };
+  std::mutex mutex;
+  std::map<Key, Entry> regions;
+};
+
+// A memfd of `bytes`, committed (fallocate), mapped writable here, then sealed: SHRINK and GROW, so that no access of a
+// peer can raise SIGBUS; FUTURE_WRITE, so that no peer can write; SEAL, so that it stays so. The owner's own map, which
+// exists already, stays writable.
+// kOutOfMemory: above RLIMIT_FSIZE (checked first: the kernel would send SIGXFSZ), above the memory that is available,
+// or refused by fallocate or mmap; names the bytes and the limit. kTransport: a kernel without memfd seals
+// (before 5.1), or no descriptor left.
+absl::StatusOr<std::unique_ptr<Region>> NewSealedRegion(std::shared_ptr<RegionTable> table, int64_t bytes);
+
+// Maps a descriptor that a peer sent. kTransport unless it is a memfd of exactly `bytes` >= 1 that is sealed as above.
+absl::StatusOr<std::unique_ptr<Mapping>> MapSealed(Descriptor fd, uint64_t bytes);
+
+}  // namespace headrace::host
+
+#endif  // HEADRACE_LOADER_TRANSPORT_HOST_REGION_H_

@@ -1,0 +1,93 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_HOST_WIRE_H_
+#define HEADRACE_LOADER_TRANSPORT_HOST_WIRE_H_
+
+// What travels over the unix socket (SOCK_SEQPACKET: one struct is one packet; both ends run on one machine, so structs
+// travel as they lie in memory):
+//
+//   connector -> owner  Hello        or the connection is closed without a word
+//   owner -> connector  HelloReply
+//   connector -> owner  MapRequest   any number of times, one at a time
+//   owner -> connector  MapReply     with the descriptor attached when `found`; a reply whose request was given up at
+//                                    its deadline is known by its sequence
+//
+// The owner's death ends the connection.
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace headrace::host {
+
+inline constexpr uint64_t kProtocol = 0x31545348'52444548;  // "HEDRHST1"
+
+using Name = std::array<unsigned char, 16>;
+using Cookie = std::array<unsigned char, 32>;
+using Key = std::array<unsigned char, 16>;
+
+struct Hello {
+  uint64_t protocol;
+  Cookie cookie;
+};
+struct HelloReply {
+  uint64_t protocol;
+};
+struct MapRequest {
+  uint64_t sequence;
+  Key key;
+};
+struct MapReply {
+  uint64_t sequence;
+  uint64_t found;  // 0 or 1
+  uint64_t bytes;
+};
+
+// A descriptor that closes itself; -1 is none.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { Reset(); }
+  int get() const { return fd_; }
+  int Release();
+  void Reset();
+
+ private:
+  int fd_ = -1;
+};
+
+// Bytes of the kernel's random number generator. kTransport when it gives none.
+absl::Status FillRandom(void* bytes, size_t size);
+
+// Takes the same time wherever the two differ.
+bool EqualInConstantTime(const Cookie& a, const Cookie& b);
+
+// Endpoint::address(): "headrace-host/1/" + name + cookie in hexadecimal.
+std::string FormatAddress(const Name& name, const Cookie& cookie);
+// kTransport when it is not such a string. The message does not repeat the address: it is a secret.
+absl::Status ParseAddress(absl::string_view address, Name* name, Cookie* cookie);
+
+// A non-blocking socket that listens at / is connected to the abstract name. kPeerLost: nobody listens there.
+absl::StatusOr<Descriptor> Listen(const Name& name);
+// Blocks for at most `timeout_ms`; afterwards the socket's sends and receives are blocking.
+absl::StatusOr<Descriptor> ConnectTo(const Name& name, int timeout_ms);
+
+// The peer process runs under this process's effective user id.
+bool PeerIsSameUser(int socket);
+
+// Sends one packet, with a descriptor unless `attached` is -1. False with errno set.
+bool SendPacket(int socket, const void* packet, size_t size, int attached);
+// Receives one packet and at most one descriptor. Returns its size, 0 at the end of the connection, -1 with errno set.
+ssize_t ReceivePacket(int socket, void* packet, size_t size, Descriptor* attached);
+
+}  // namespace headrace::host
+
+#endif  // HEADRACE_LOADER_TRANSPORT_HOST_WIRE_H_
