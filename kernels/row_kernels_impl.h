@@ -31,6 +31,7 @@ inline constexpr int64_t kLineBytes = 64;
 // Long runs go through this many pages side by side: more streams for the prefetcher, more banks of memory at work.
 inline constexpr int64_t kPages = 4;
 inline constexpr int64_t kPageBytes = kSumBlockBytes;
+inline constexpr int64_t kChunkBytes = 256;  // of a page before the next page's turn, where there is no sum
 
 // The bytes to the next line boundary at or after `p`.
 HEADRACE_INLINE int64_t ToLine(const std::byte* p) {
@@ -84,10 +85,10 @@ HEADRACE_INLINE void CopyStream(std::byte* dst, const std::byte* src, int64_t n)
   int64_t i = std::min(n, ToLine(dst));
   CopyShort(dst, src, i);
   for (; i + kPages * kPageBytes <= n; i += kPages * kPageBytes) {
-    for (int64_t j = i; j < i + kPageBytes; j += kLineBytes) {
+    for (int64_t j = i; j < i + kPageBytes; j += kChunkBytes) {
 #pragma GCC unroll 4
       for (int64_t page = j; page < j + kPages * kPageBytes; page += kPageBytes) {
-        for (int64_t k = page; k < page + kLineBytes; k += kVec) V::Stream(dst + k, V::Load(src + k));
+        for (int64_t k = page; k < page + kChunkBytes; k += kVec) V::Stream(dst + k, V::Load(src + k));
       }
     }
   }
