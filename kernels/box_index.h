@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 // Bytes of a box of `rank` loops over runs of `run_bytes`; the caller knows that the product fits in 63 bits.
 constexpr int64_t BoxBytes(int64_t run_bytes, int rank, const int64_t* extent) {
@@ -55,6 +55,6 @@ constexpr PackedPart NextPackedPart(int64_t run_bytes, int rank, const int64_t* 
   return part;
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_BOX_INDEX_H_

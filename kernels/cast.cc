@@ -7,17 +7,17 @@
 #include "kernels/float_bits.h"
 #include "kernels/loop_nest.h"
 
-namespace headrace {
+namespace headrace::kernels {
 namespace {
 
-using kernels_internal::BF16;
-using kernels_internal::F16;
-using kernels_internal::F32;
-using kernels_internal::F64;
-using kernels_internal::kDst;
-using kernels_internal::kPos;
-using kernels_internal::kSrc;
-using kernels_internal::LoopNest;
+using internal::BF16;
+using internal::F16;
+using internal::F32;
+using internal::F64;
+using internal::kDst;
+using internal::kPos;
+using internal::kSrc;
+using internal::LoopNest;
 
 // Converts `n` elements at fixed byte strides.
 using CastLine = void (*)(const std::byte* src, std::byte* dst, int64_t n, int64_t src_stride, int64_t dst_stride);
@@ -27,7 +27,7 @@ void CastElements(const std::byte* src, std::byte* dst, int64_t n, int64_t src_s
   for (int64_t i = 0; i < n; ++i) {
     typename From::Bits in;
     std::memcpy(&in, src + i * src_stride, sizeof(in));
-    const typename To::Bits out = kernels_internal::ConvertFloat<From, To>(in);
+    const typename To::Bits out = internal::ConvertFloat<From, To>(in);
     std::memcpy(dst + i * dst_stride, &out, sizeof(out));
   }
 }
@@ -38,8 +38,8 @@ void Line(const std::byte* src, std::byte* dst, int64_t n, int64_t src_stride, i
   int64_t done = 0;
   if constexpr (kNarrowF32) {
     if (src_stride == 4 && dst_stride == 2) {
-      done = std::is_same_v<To, BF16> ? kernels_internal::CastRowF32ToBF16(src, dst, n)
-                                      : kernels_internal::CastRowF32ToF16(src, dst, n);
+      done = std::is_same_v<To, BF16> ? internal::CastRowF32ToBF16(src, dst, n)
+                                      : internal::CastRowF32ToF16(src, dst, n);
     }
   }
   CastElements<From, To>(src + done * src_stride, dst + done * dst_stride, n - done, src_stride, dst_stride);
@@ -108,15 +108,15 @@ void Cast(FloatType from, FloatType to, const StridedCast& c) {
   int64_t src_stride = FloatBytes(from), dst_stride = FloatBytes(to);
   int inner = 0;
   if (n == 1 && nest.rank > 0) {  // no loop is contiguous: the innermost is the line
-    const kernels_internal::Loop& loop = nest.loop[nest.rank - 1];
+    const internal::Loop& loop = nest.loop[nest.rank - 1];
     n = loop.extent;
     src_stride = loop.stride[kSrc];
     dst_stride = loop.stride[kDst];
     inner = 1;
   }
-  kernels_internal::ForEachOuter(nest, inner, [&](int64_t src_at, int64_t dst_at, int64_t) {
+  internal::ForEachOuter(nest, inner, [&](int64_t src_at, int64_t dst_at, int64_t) {
     line(c.src + src_at, c.dst + dst_at, n, src_stride, dst_stride);
   });
 }
 
-}  // namespace headrace
+}  // namespace headrace::kernels

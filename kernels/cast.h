@@ -5,13 +5,14 @@
 //
 // Every conversion rounds once, to nearest, ties to even: F64 to BF16 does not pass through F32. What is beyond the
 // largest finite value by half a unit or more becomes infinity; denormals are kept on both sides, whatever the
-// processor's flush modes are; a NaN stays a quiet NaN with its sign and its payload's top bits. Widening is exact.
+// processor's flush modes are; a NaN stays a NaN with its sign and its payload's top bits (made
+// quiet only where those are zero). Widening is exact, and narrowing what was widened gives the same bits.
 // All SIMD levels give the same bits.
 
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace {
+namespace headrace::kernels {
 
 // IEEE 754 binary16, binary32 and binary64, and bfloat16 (the upper half of a binary32).
 enum class FloatType { kF16, kBF16, kF32, kF64 };
@@ -39,6 +40,6 @@ struct StridedCast {
 // re-entrant; memory outside the destination's elements is not written.
 void Cast(FloatType from, FloatType to, const StridedCast& c);
 
-}  // namespace headrace
+}  // namespace headrace::kernels
 
 #endif  // HEADRACE_KERNELS_CAST_H_

@@ -11,10 +11,10 @@
 #include "gtest/gtest.h"
 #include "kernels/test_support.h"
 
-namespace headrace {
+namespace headrace::kernels {
 namespace {
 
-using kernels_internal::SimdLevel;
+using internal::SimdLevel;
 using testing::Cases;
 using testing::Levels;
 using testing::ScopedLevel;
@@ -77,13 +77,15 @@ std::vector<To> CastAll(FloatType from, FloatType to, const std::vector<From>& i
   return out;
 }
 
-// The NaN that a NaN becomes: sign, payload's top bits, quiet. Bits of `in` are aligned to the top of 64.
+// The NaN that a NaN becomes: sign and payload's top bits; quiet where those are zero. Bits of `in` are aligned to the
+// top of 64.
 uint64_t NanOf(uint64_t in_top, int in_exponent, int out_exponent, int out_bits) {
   const uint64_t sign = in_top >> 63;
   const uint64_t payload = in_top << (1 + in_exponent);  // its top bit is bit 63
   const uint64_t exponent = (uint64_t{1} << out_exponent) - 1;
-  const uint64_t out = (sign << 63) | (exponent << (63 - out_exponent)) | (payload >> (1 + out_exponent)) |
-                       (uint64_t{1} << (62 - out_exponent));
+  const uint64_t kept = payload >> (1 + out_exponent) >> (64 - out_bits) << (64 - out_bits);
+  const uint64_t quiet = uint64_t{1} << (62 - out_exponent);
+  const uint64_t out = (sign << 63) | (exponent << (63 - out_exponent)) | (kept != 0 ? kept : quiet);
   return out >> (64 - out_bits);
 }
 
@@ -275,4 +277,4 @@ TEST(CastTest, StridedBoxes) {
 }
 
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::kernels

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 // A format by its field widths; `Bits` holds an element.
 template <class BitsType, int kExponent, int kMantissa>
@@ -48,7 +48,9 @@ constexpr typename To::Bits ConvertFloat(typename From::Bits bits) {
       } else {
         mantissa <<= kToMantissa - kFromMantissa;
       }
-      out |= mantissa | To::kQuiet;
+      // A NaN keeps its payload's top bits, so that widening and narrowing gives the same NaN back; one whose top bits
+      // are zero must not become an infinity.
+      out |= mantissa != 0 ? mantissa : To::kQuiet;
     }
     return static_cast<typename To::Bits>(out);
   }
@@ -78,6 +80,6 @@ constexpr typename To::Bits ConvertFloat(typename From::Bits bits) {
   return static_cast<typename To::Bits>(sign | out);
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_FLOAT_BITS_H_

@@ -11,7 +11,7 @@
 #include "kernels/cast.h"
 #include "kernels/strided_copy.h"
 
-namespace headrace {
+namespace headrace::kernels {
 namespace {
 
 constexpr int64_t kBytes = int64_t{256} << 20;
@@ -133,4 +133,4 @@ void BM_Cast(benchmark::State& state) {
 BENCHMARK(BM_Cast)->Arg(static_cast<int>(FloatType::kBF16))->Arg(static_cast<int>(FloatType::kF16));
 
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::kernels

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 // Whether one step of `outer` is where `inner` (a loop or, by its bytes, the run) ends on every side.
@@ -52,4 +52,4 @@ bool Normalize(LoopNest& nest, Side lead) {
   return true;
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 inline constexpr int kMaxLoops = 5;
 
@@ -55,6 +55,6 @@ void ForEachOuter(const LoopNest& nest, int inner, Body&& body) {
   }
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_LOOP_NEST_H_

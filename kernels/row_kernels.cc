@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #endif
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 const RowKernels& ActiveRowKernels() {
 #if defined(__x86_64__)
@@ -28,4 +28,4 @@ void StreamFence() {
 #endif
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 // `count` runs of `run_bytes` (> 0). Run i is at src + i * src_stride, goes to dst + i * dst_stride and is at byte
 // first_byte + i * pos_stride of the tensor. Strides in bytes. Source and destination do not overlap.
@@ -44,6 +44,6 @@ const RowKernels& ActiveRowKernels();
 // Makes streamed stores visible before later stores of this thread.
 void StreamFence();
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_ROW_KERNELS_H_

@@ -4,7 +4,7 @@
 #define HEADRACE_TARGET __attribute__((target("avx2")))
 #include "kernels/row_kernels_impl.h"
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 struct Avx2 {
@@ -30,5 +30,5 @@ struct Avx2 {
 
 constexpr RowKernels kAvx2RowKernels = MakeRowKernels<Avx2>();
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 #endif  // defined(__x86_64__)

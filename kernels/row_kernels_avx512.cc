@@ -8,7 +8,7 @@
 #define HEADRACE_TARGET __attribute__((target("avx512f")))
 #include "kernels/row_kernels_impl.h"
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 struct Avx512 {
@@ -36,5 +36,5 @@ struct Avx512 {
 
 constexpr RowKernels kAvx512RowKernels = MakeRowKernels<Avx512>();
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 #endif  // defined(__x86_64__)

@@ -23,7 +23,7 @@
 
 #define HEADRACE_INLINE HEADRACE_TARGET static inline __attribute__((always_inline))
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 enum class RowMode { kSum, kCopy, kStream };
 
@@ -276,6 +276,6 @@ constexpr RowKernels MakeRowKernels() {
           SumRows<V, RowMode::kStream>};
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_ROW_KERNELS_IMPL_H_

@@ -1,7 +1,7 @@
 #define HEADRACE_TARGET
 #include "kernels/row_kernels_impl.h"
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 // Plain C++ that the compiler may vectorise for the baseline processor; stores go through the cache.
@@ -34,4 +34,4 @@ struct Portable {
 
 constexpr RowKernels kPortableRowKernels = MakeRowKernels<Portable>();
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 std::atomic<SimdLevel>& Level() {
@@ -25,4 +25,4 @@ SimdLevel ActiveSimdLevel() { return Level().load(std::memory_order_relaxed); }
 
 void ForceSimdLevelForTest(SimdLevel level) { Level().store(level, std::memory_order_relaxed); }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal

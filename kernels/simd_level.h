@@ -5,7 +5,7 @@
 // carry their own target attributes and are chosen at run time, so one binary runs anywhere. All levels give
 // bit-identical results.
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 enum class SimdLevel { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
 
@@ -18,6 +18,6 @@ SimdLevel ActiveSimdLevel();
 // For tests: uses `level` from now on, in all threads. `level` must not be above BestSimdLevel().
 void ForceSimdLevelForTest(SimdLevel level);
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_SIMD_LEVEL_H_

@@ -8,7 +8,7 @@
 #include "kernels/row_kernels.h"
 #include "kernels/transpose.h"
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 // A tile's lines along either loop are a cache line or more, and 64 x 64 two-byte elements on two sides are 16 KiB.
@@ -190,4 +190,4 @@ uint64_t SmallRuns(SmallRunWork work, bool stream, const LoopNest& normalized, c
   return sum;
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal

@@ -9,7 +9,7 @@
 
 #include "kernels/loop_nest.h"
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 // Whether the tiled loops take runs of this length: 1, 2, 4, 8 or 16 bytes.
 constexpr bool IsSmallRun(int64_t run_bytes) {
@@ -25,6 +25,6 @@ enum class SmallRunWork { kCopy, kSum, kCopyAndSum };
 uint64_t SmallRuns(SmallRunWork work, bool stream, const LoopNest& nest, const std::byte* src, std::byte* dst,
                    uint64_t tensor_key, int64_t first_byte);
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_SMALL_RUNS_H_

@@ -7,18 +7,18 @@
 #include "kernels/row_kernels.h"
 #include "kernels/small_runs.h"
 
-namespace headrace {
+namespace headrace::kernels {
 namespace {
 
-using kernels_internal::kDst;
-using kernels_internal::kPos;
-using kernels_internal::kSides;
-using kernels_internal::kSrc;
-using kernels_internal::LoopNest;
-using kernels_internal::RowKernels;
-using kernels_internal::Rows;
-using kernels_internal::Side;
-using kernels_internal::SmallRunWork;
+using internal::kDst;
+using internal::kPos;
+using internal::kSides;
+using internal::kSrc;
+using internal::LoopNest;
+using internal::RowKernels;
+using internal::Rows;
+using internal::Side;
+using internal::SmallRunWork;
 
 constexpr int64_t kLineBytes = 64;
 // Streaming pays where the data would not stay in the cache, and only where whole lines of the destination can be
@@ -57,27 +57,27 @@ bool ShouldStream(const LoopNest& nest, const std::byte* dst, int64_t box_bytes)
 uint64_t Run(SmallRunWork work, const StridedCopy& c, int64_t box_bytes) {
   LoopNest nest = MakeNest(c, work);
   if (!Normalize(nest, work == SmallRunWork::kSum ? kSrc : kDst)) return 0;
-  if (nest.rank > 0 && kernels_internal::IsSmallRun(nest.run[kSrc])) {
+  if (nest.rank > 0 && internal::IsSmallRun(nest.run[kSrc])) {
     const bool past_cache = work != SmallRunWork::kSum && box_bytes >= kStreamBoxBytes;
-    const uint64_t sum = kernels_internal::SmallRuns(work, past_cache, nest, c.src, c.dst, c.tensor_key, c.first_byte);
-    if (past_cache) kernels_internal::StreamFence();
+    const uint64_t sum = internal::SmallRuns(work, past_cache, nest, c.src, c.dst, c.tensor_key, c.first_byte);
+    if (past_cache) internal::StreamFence();
     return sum;
   }
-  const RowKernels& kernels = kernels_internal::ActiveRowKernels();
+  const RowKernels& kernels = internal::ActiveRowKernels();
   const bool stream = work != SmallRunWork::kSum && ShouldStream(nest, c.dst, box_bytes);
   Rows rows;
   rows.run_bytes = nest.run[kSrc];
   rows.count = 1;
   rows.tensor_key = c.tensor_key;
   if (nest.rank > 0) {
-    const kernels_internal::Loop& inner = nest.loop[nest.rank - 1];
+    const internal::Loop& inner = nest.loop[nest.rank - 1];
     rows.count = inner.extent;
     rows.src_stride = inner.stride[kSrc];
     rows.dst_stride = inner.stride[kDst];
     rows.pos_stride = inner.stride[kPos];
   }
   uint64_t sum = 0;
-  kernels_internal::ForEachOuter(nest, 1, [&](int64_t src_at, int64_t dst_at, int64_t pos_at) {
+  internal::ForEachOuter(nest, 1, [&](int64_t src_at, int64_t dst_at, int64_t pos_at) {
     rows.src = c.src + src_at;
     rows.first_byte = c.first_byte + pos_at;
     if (work != SmallRunWork::kSum) rows.dst = c.dst + dst_at;
@@ -93,7 +93,7 @@ uint64_t Run(SmallRunWork work, const StridedCopy& c, int64_t box_bytes) {
         break;
     }
   });
-  if (stream) kernels_internal::StreamFence();
+  if (stream) internal::StreamFence();
   return sum;
 }
 
@@ -107,16 +107,16 @@ struct PackedBox {
 template <class Body>
 void ForEachPackedBox(const StridedCopy& c, int64_t first, int64_t end, Body&& body) {
   for (int64_t at = first; at < end;) {
-    const kernels_internal::PackedPart part = kernels_internal::NextPackedPart(c.run_bytes, c.rank, c.extent, at, end);
+    const internal::PackedPart part = internal::NextPackedPart(c.run_bytes, c.rank, c.extent, at, end);
     int64_t index[kMaxBoxLoops];
-    kernels_internal::RunIndex(part.run, c.rank, c.extent, index);
+    internal::RunIndex(part.run, c.rank, c.extent, index);
     PackedBox box;
-    const int64_t src_at = kernels_internal::RunOffset(c.rank, index, c.src_stride) + part.in_run;
-    const int64_t dst_at = kernels_internal::RunOffset(c.rank, index, c.dst_stride) + part.in_run;
+    const int64_t src_at = internal::RunOffset(c.rank, index, c.src_stride) + part.in_run;
+    const int64_t dst_at = internal::RunOffset(c.rank, index, c.dst_stride) + part.in_run;
     if (c.src != nullptr) box.copy.src = c.src + src_at;
     if (c.dst != nullptr) box.copy.dst = c.dst + dst_at;
     box.copy.tensor_key = c.tensor_key;
-    box.copy.first_byte = c.first_byte + kernels_internal::RunOffset(c.rank, index, c.pos_stride) + part.in_run;
+    box.copy.first_byte = c.first_byte + internal::RunOffset(c.rank, index, c.pos_stride) + part.in_run;
     box.copy.run_bytes = part.loop < 0 ? part.bytes : c.run_bytes;
     box.copy.rank = part.loop < 0 ? 0 : c.rank - part.loop;
     int64_t packed = c.run_bytes;
@@ -136,7 +136,7 @@ void ForEachPackedBox(const StridedCopy& c, int64_t first, int64_t end, Body&& b
 
 }  // namespace
 
-int64_t BoxBytes(const StridedCopy& c) { return kernels_internal::BoxBytes(c.run_bytes, c.rank, c.extent); }
+int64_t BoxBytes(const StridedCopy& c) { return internal::BoxBytes(c.run_bytes, c.rank, c.extent); }
 
 void Copy(const StridedCopy& c) { Run(SmallRunWork::kCopy, c, BoxBytes(c)); }
 
@@ -164,4 +164,4 @@ uint64_t UnpackAndSum(const StridedCopy& c, int64_t first, std::span<const std::
   return sum;
 }
 
-}  // namespace headrace
+}  // namespace headrace::kernels

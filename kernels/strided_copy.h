@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-namespace headrace {
+namespace headrace::kernels {
 
 inline constexpr int kMaxBoxLoops = 4;
 
@@ -62,6 +62,6 @@ void Pack(const StridedCopy& c, int64_t first, std::span<std::byte> out);
 // their sum; ignores the source. However the packed bytes are cut, the parts' sums add up to Sum of the box.
 uint64_t UnpackAndSum(const StridedCopy& c, int64_t first, std::span<const std::byte> in);
 
-}  // namespace headrace
+}  // namespace headrace::kernels
 
 #endif  // HEADRACE_KERNELS_STRIDED_COPY_H_

@@ -8,10 +8,10 @@
 #include "gtest/gtest.h"
 #include "kernels/test_support.h"
 
-namespace headrace {
+namespace headrace::kernels {
 namespace {
 
-using kernels_internal::SimdLevel;
+using internal::SimdLevel;
 using testing::Cases;
 using testing::Levels;
 using testing::OracleTerm;
@@ -314,4 +314,4 @@ TEST(StridedCopyTest, PackedStreamCutAtEveryByte) {
 }
 
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::kernels

@@ -2,17 +2,17 @@
 
 #include "kernels/row_kernels.h"
 
-namespace headrace {
+namespace headrace::kernels {
 
 uint64_t SumRun(uint64_t tensor_key, int64_t first_byte, const std::byte* p, int64_t n) {
   if (n == 0) return 0;
-  kernels_internal::Rows rows;
+  internal::Rows rows;
   rows.src = p;
   rows.run_bytes = n;
   rows.count = 1;
   rows.tensor_key = tensor_key;
   rows.first_byte = first_byte;
-  return kernels_internal::ActiveRowKernels().sum(rows);
+  return internal::ActiveRowKernels().sum(rows);
 }
 
-}  // namespace headrace
+}  // namespace headrace::kernels

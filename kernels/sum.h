@@ -16,12 +16,12 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace {
+namespace headrace::kernels {
 
 // The sum of the `n` bytes at `p`, which are the bytes [first_byte, first_byte + n) of the tensor with `tensor_key`.
 // `n` and `first_byte` are not negative. Thread-safe; any alignment.
 uint64_t SumRun(uint64_t tensor_key, int64_t first_byte, const std::byte* p, int64_t n);
 
-}  // namespace headrace
+}  // namespace headrace::kernels
 
 #endif  // HEADRACE_KERNELS_SUM_H_

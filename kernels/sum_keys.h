@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 
 inline constexpr int64_t kSumBlockBytes = 4096;  // bytes of a tensor that share one block factor
 inline constexpr int kSumKeys = 1024;            // one key for each 4-byte word of a block
@@ -42,6 +42,6 @@ constexpr uint64_t SumBlockFactor(uint64_t tensor_key, uint64_t block) {
   return SplitMix64(tensor_key * 0xD1342543DE82EF95u + SplitMix64(block)) | 1u;
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
 
 #endif  // HEADRACE_KERNELS_SUM_KEYS_H_

@@ -8,10 +8,10 @@
 #include "kernels/sum_keys.h"
 #include "kernels/test_support.h"
 
-namespace headrace {
+namespace headrace::kernels {
 namespace {
 
-using kernels_internal::SimdLevel;
+using internal::SimdLevel;
 using testing::Cases;
 using testing::Levels;
 using testing::OracleSum;
@@ -22,8 +22,8 @@ using testing::SeededGenerator;
 using testing::Uniform;
 
 TEST(SumKeysTest, KeysAreOddAndDistinct) {
-  const auto& keys = kernels_internal::kSumKeyTable.key;
-  const std::set<uint32_t> distinct(keys.begin(), keys.begin() + kernels_internal::kSumKeys);
+  const auto& keys = internal::kSumKeyTable.key;
+  const std::set<uint32_t> distinct(keys.begin(), keys.begin() + internal::kSumKeys);
   EXPECT_EQ(distinct.size(), 1024u);
   for (uint32_t key : distinct) EXPECT_EQ(key & 1, 1u);
 }
@@ -175,4 +175,4 @@ TEST(SumRunTest, NoInjectedFaultIsMissed) {
 }
 
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::kernels

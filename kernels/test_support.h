@@ -14,7 +14,7 @@
 
 #include "kernels/simd_level.h"
 
-namespace headrace::testing {
+namespace headrace::kernels::testing {
 
 inline uint64_t OracleMix(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
@@ -47,10 +47,10 @@ inline uint64_t OracleSum(uint64_t t, int64_t first, const std::byte* p, int64_t
   return sum;
 }
 
-inline std::vector<kernels_internal::SimdLevel> Levels() {
-  std::vector<kernels_internal::SimdLevel> levels;
-  for (int i = 0; i <= static_cast<int>(kernels_internal::BestSimdLevel()); ++i) {
-    levels.push_back(static_cast<kernels_internal::SimdLevel>(i));
+inline std::vector<internal::SimdLevel> Levels() {
+  std::vector<internal::SimdLevel> levels;
+  for (int i = 0; i <= static_cast<int>(internal::BestSimdLevel()); ++i) {
+    levels.push_back(static_cast<internal::SimdLevel>(i));
   }
   return levels;
 }
@@ -58,8 +58,8 @@ inline std::vector<kernels_internal::SimdLevel> Levels() {
 // Forces a level for a scope.
 class ScopedLevel {
  public:
-  explicit ScopedLevel(kernels_internal::SimdLevel level) { kernels_internal::ForceSimdLevelForTest(level); }
-  ~ScopedLevel() { kernels_internal::ForceSimdLevelForTest(kernels_internal::BestSimdLevel()); }
+  explicit ScopedLevel(internal::SimdLevel level) { internal::ForceSimdLevelForTest(level); }
+  ~ScopedLevel() { internal::ForceSimdLevelForTest(internal::BestSimdLevel()); }
   ScopedLevel(const ScopedLevel&) = delete;
   ScopedLevel& operator=(const ScopedLevel&) = delete;
 };
@@ -92,6 +92,6 @@ inline std::vector<std::byte> RandomBytes(std::mt19937_64& gen, int64_t n) {
   return bytes;
 }
 
-}  // namespace headrace::testing
+}  // namespace headrace::kernels::testing
 
 #endif  // HEADRACE_KERNELS_TEST_SUPPORT_H_

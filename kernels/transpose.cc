@@ -6,7 +6,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace headrace::kernels_internal {
+namespace headrace::kernels::internal {
 namespace {
 
 template <int kBytes>
@@ -69,4 +69,4 @@ void TransposeTile(int64_t bytes, int64_t rows, int64_t columns, const std::byte
   }
 }
 
-}  // namespace headrace::kernels_internal
+}  // namespace headrace::kernels::internal
