@@ -9,7 +9,7 @@ packages=(
   bazel-bootstrap bazel-platforms bazel-skylib bazel-rules-java bazel-rules-proto
   build-essential pkg-config ca-certificates
   libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev libssl-dev libxxhash-dev
-  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libucx-dev
+  libcli11-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libucx-dev
   clang-format clang-tidy python3 python3-dev python3-venv
 )
 

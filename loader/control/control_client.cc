@@ -43,8 +43,8 @@ class ClientStream final : public grpc::ClientBidiReactor<proto::Envelope, proto
     context_.AddMetadata(kAuthorizationKey, AuthorizationValue(options_.token));
     std::unique_lock lock(mutex_);
     started_ = held_ = true;
-    AddHold();
     stub_->async()->Session(&context_, this);
+    AddHold();
     ReadLocked();
     StartCall();
     changed_.wait_for(lock, absl::ToChronoNanoseconds(std::max(absl::ZeroDuration(), deadline - absl::Now())),

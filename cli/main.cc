@@ -1,0 +1,53 @@
+// The `headrace` command.
+
+#include <CLI/CLI.hpp>
+#include <cstring>
+#include <string>
+
+#include "cli/plan_command.h"
+#include "cli/rehearse_command.h"
+#include "cli/report.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Headrace: a trainer's weights, straight into the buffers of running inference engines."};
+  app.require_subcommand(1);
+  int exit_status = kExitOk;
+
+  PlanCommand plan;
+  CLI::App* planning = app.add_subcommand("plan", "Plan a manifest and prove the plan");
+  planning->add_option("FILE", plan.file, "the manifest (JSON); - reads standard input")->required();
+  planning->add_flag("--json", plan.json, "print one JSON document");
+  planning->callback([&] { exit_status = Run(plan); });
+
+  RehearseCommand rehearse;
+  CLI::App* rehearsing = app.add_subcommand("rehearse", "Move made-up weights through a manifest and check every byte");
+  rehearsing->add_option("FILE", rehearse.file, "the manifest (JSON); - reads standard input")->required();
+  rehearsing->add_option("--transport", rehearse.transport, "memory: one process; host, ucx: a process for each rank")
+      ->check(CLI::IsMember({"memory", "host", "ucx"}))
+      ->capture_default_str();
+  rehearsing->add_flag("--dump", rehearse.dump, "print the raw bits of every destination element");
+  rehearsing->add_flag("--json", rehearse.json, "print one JSON document");
+  rehearsing->callback([&] { exit_status = Run(rehearse); });
+
+  app.add_subcommand("rehearse-rank", "")->group("")->callback([&] { exit_status = RunRehearsedRank(); });
+
+  bool json = false;
+  for (int i = 1; i < argc; ++i) json = json || std::strcmp(argv[i], "--json") == 0;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return ReportError(Error(ErrorCode::kInvalidOption, std::string(e.what()) + "; see headrace --help"), json);
+  }
+  return exit_status;
+}
+
+}  // namespace
+}  // namespace headrace
+
+int main(int argc, char** argv) { return headrace::Main(argc, argv); }

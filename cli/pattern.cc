@@ -1,0 +1,119 @@
+#include "cli/pattern.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+uint64_t SplitMix64(uint64_t z) {
+  z += 0x9E3779B97F4A7C15;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+  return z ^ (z >> 31);
+}
+
+// The bits of the same value in a wider float type; narrower or equal ones pass through (a source that is not wider).
+uint64_t Widen(uint64_t bits, Dtype from, Dtype to) {
+  struct Format {
+    int exponent, mantissa;
+  };
+  auto format = [](Dtype d) -> Format {
+    switch (d) {
+      case Dtype::kF16: return {5, 10};
+      case Dtype::kBF16: return {8, 7};
+      case Dtype::kF32: return {8, 23};
+      case Dtype::kF64: return {11, 52};
+      default: return {0, 0};
+    }
+  };
+  const Format f = format(from), t = format(to);
+  if (f.exponent == 0 || t.exponent < f.exponent || t.mantissa < f.mantissa) return bits >> std::max(0, DtypeBits(from) - DtypeBits(to));
+  const uint64_t sign = bits >> (f.exponent + f.mantissa) & 1;
+  uint64_t exponent = bits >> f.mantissa & ((uint64_t{1} << f.exponent) - 1);
+  uint64_t mantissa = bits & ((uint64_t{1} << f.mantissa) - 1);
+  const int64_t rebias = (int64_t{1} << (t.exponent - 1)) - (int64_t{1} << (f.exponent - 1));
+  if (exponent == (uint64_t{1} << f.exponent) - 1) {
+    exponent = (uint64_t{1} << t.exponent) - 1;  // infinity, NaN
+  } else if (exponent != 0) {
+    exponent += rebias;
+  } else if (mantissa != 0 && rebias > 0) {  // a denormal becomes normal
+    int shift = 0;
+    while (!(mantissa >> f.mantissa & 1)) mantissa <<= 1, ++shift;
+    mantissa &= (uint64_t{1} << f.mantissa) - 1;
+    exponent = rebias + 1 - shift;
+  }
+  return sign << (t.exponent + t.mantissa) | exponent << t.mantissa | mantissa << (t.mantissa - f.mantissa);
+}
+
+void Store(Dtype dtype, uint64_t value, Index slot, std::vector<std::byte>* bytes) {
+  const Index bits = DtypeBits(dtype);
+  if (bits % 8 == 0) {
+    std::memcpy(bytes->data() + slot * bits / 8, &value, bits / 8);  // little endian
+    return;
+  }
+  for (Index i = 0; i < bits; ++i) {
+    const Index at = slot * bits + i;
+    const std::byte mask{static_cast<uint8_t>(1 << (at % 8))};
+    std::byte& b = (*bytes)[at / 8];
+    b = value >> i & 1 ? b | mask : b & ~mask;
+  }
+}
+
+}  // namespace
+
+ElementBits Pattern(const Manifest& manifest, bool inverted) {
+  std::vector<int> widths;
+  for (const TensorSpec& t : manifest.tensors) widths.push_back(DtypeBits(t.dtype));
+  return [widths, inverted](int tensor, Index element) {
+    const uint64_t mixed = SplitMix64((static_cast<uint64_t>(tensor) << 40) + static_cast<uint64_t>(element));
+    return (inverted ? ~mixed : mixed) >> (64 - widths[tensor]);
+  };
+}
+
+void Paint(const Manifest& manifest, const Buffer& buffer, const ElementBits& bits, std::vector<std::byte>* bytes) {
+  for (const Piece& p : buffer.pieces) {
+    if (p.kind == PieceKind::kKeep) continue;
+    int tensor = -1;
+    Extents shape;
+    if (p.kind == PieceKind::kTensor) {
+      while (manifest.tensors[++tensor].name != p.tensor) {
+      }
+      shape = p.view ? *p.view : manifest.tensors[tensor].shape;
+    }
+    Index count = 1;
+    for (Index e : p.shape) count *= e;
+    Extents at(p.shape.size(), 0);
+    for (Index n = 0; n < count; ++n) {
+      Index slot = 0, element = 0;
+      for (size_t i = 0; i < at.size(); ++i) {
+        slot += p.buffer_offset[i] * buffer.strides[i];
+        slot += at[i] * buffer.strides[p.axes.empty() ? i : p.axes[i]];
+        if (tensor >= 0) element = element * shape[i] + p.tensor_offset[i] + at[i];
+      }
+      const uint64_t value =
+          tensor < 0 ? 0 : Widen(bits(tensor, element), manifest.tensors[tensor].dtype, buffer.dtype);
+      Store(buffer.dtype, value, slot, bytes);
+      for (size_t i = at.size(); i-- > 0;) {
+        if (++at[i] < p.shape[i]) break;
+        at[i] = 0;
+      }
+    }
+  }
+}
+
+uint64_t ElementAt(Dtype dtype, const std::vector<std::byte>& bytes, Index index) {
+  const Index bits = DtypeBits(dtype);
+  uint64_t value = 0;
+  if (bits % 8 == 0) {
+    std::memcpy(&value, bytes.data() + index * bits / 8, bits / 8);
+    return value;
+  }
+  for (Index i = 0; i < bits; ++i) {
+    const Index at = index * bits + i;
+    value |= static_cast<uint64_t>(std::to_integer<int>(bytes[at / 8]) >> (at % 8) & 1) << i;
+  }
+  return value;
+}
+
+}  // namespace headrace

@@ -1,0 +1,113 @@
+#include "loader/epoch_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/digest.h"
+#include "planner/manifest_json.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+// Adds a fragment's tensors to the list: new ones at the end, known ones must agree.
+absl::Status MergeTensors(const std::vector<TensorSpec>& add, const std::string& who,
+                          absl::flat_hash_map<std::string, size_t>* index, std::vector<TensorSpec>* tensors) {
+  for (const TensorSpec& t : add) {
+    auto [it, fresh] = index->emplace(t.name, tensors->size());
+    if (fresh) {
+      tensors->push_back(t);
+      continue;
+    }
+    const TensorSpec& known = (*tensors)[it->second];
+    if (known.shape != t.shape) {
+      return Error(ErrorCode::kShapeMismatch,
+                   absl::StrCat(who, " declares tensor \"", t.name, "\" with shape [", absl::StrJoin(t.shape, ", "),
+                                "], another member with [", absl::StrJoin(known.shape, ", "), "]"));
+    }
+    if (known.dtype != t.dtype) {
+      return Error(ErrorCode::kDtypeMismatch, absl::StrCat(who, " declares tensor \"", t.name, "\" as ",
+                                                           DtypeName(t.dtype), ", another member as ",
+                                                           DtypeName(known.dtype)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <typename T, typename Key>
+void MergeOnce(const std::vector<T>& add, std::vector<T>* list, Key&& key) {
+  for (const T& item : add) {
+    if (std::none_of(list->begin(), list->end(), [&](const T& known) { return key(known) == key(item); })) {
+      list->push_back(item);
+    }
+  }
+}
+
+}  // namespace
+
+std::string EncodeFragment(const Manifest& part) { return ManifestToCbor(part); }
+
+absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
+  EpochPlan e;
+  absl::flat_hash_map<std::string, size_t> index;
+  for (const proto::EpochStart::Member& member : epoch.members()) {
+    const MemberKey key = MemberKey::From(member.id());
+    const std::string who = NameOf(key);
+    HR_ASSIGN_OR_RETURN(Manifest part, ParseManifestCbor(member.layout().manifest_fragment()));
+    const bool source = key.role == proto::PUBLISHER;
+    const std::vector<Placement>& placed = source ? part.topology.source : part.topology.destination;
+    const std::vector<Buffer>& buffers = source ? part.source : part.destination;
+    const bool alone = (source ? part.destination : part.source).empty() && placed.size() == 1 &&
+                       std::all_of(buffers.begin(), buffers.end(),
+                                   [&](const Buffer& b) { return b.rank == placed[0].rank; });
+    if (!alone) {
+      return Error(ErrorCode::kMalformed, absl::StrCat("the layout of ", who, " must place exactly its own rank and "
+                                                       "hold that rank's buffers alone"));
+    }
+    const int64_t rank = placed[0].rank;
+    const bool fresh = source ? e.publishers_.emplace(rank, key.rank).second : e.receivers_.emplace(rank, key).second;
+    if (!fresh) return Error(ErrorCode::kMalformed, absl::StrCat(who, " uses rank ", rank, " of another member"));
+    if (source) {
+      e.source_ranks_.push_back(rank);  // members come by rank
+      HR_RETURN_IF_ERROR(MergeTensors(part.tensors, who, &index, &e.manifest_.tensors));
+      e.manifest_.source.insert(e.manifest_.source.end(), part.source.begin(), part.source.end());
+      e.manifest_.topology.source.push_back(placed[0]);
+      MergeOnce(part.ignore, &e.manifest_.ignore, [](const std::string& s) { return s; });
+      MergeOnce(part.coupled, &e.manifest_.coupled, [](const Coupling& c) { return c.weight; });
+    } else {
+      e.destination_ranks_[key] = rank;
+      e.manifest_.destination.insert(e.manifest_.destination.end(), part.destination.begin(), part.destination.end());
+      e.manifest_.topology.destination.push_back(placed[0]);
+    }
+  }
+  HR_ASSIGN_OR_RETURN(e.plan_, BuildPlan(e.manifest_));
+  return e;
+}
+
+std::vector<Edge> EpochPlan::EdgesOf(const MemberKey& member) const {
+  std::vector<Edge> out;
+  for (const Edge& edge : plan_.edges) {
+    const bool ends_here = member.role == proto::PUBLISHER ? edge.source_rank == SourceRank(member.rank)
+                                                           : edge.destination_rank == DestinationRank(member);
+    if (ends_here) out.push_back(edge);
+  }
+  return out;
+}
+
+std::vector<proto::Edge> EpochPlan::DigestsOf(const MemberKey& member) const {
+  std::vector<proto::Edge> out;
+  for (const Edge& edge : EdgesOf(member)) {
+    const MemberKey receiver = ReceiverOf(edge.destination_rank);
+    proto::Edge& digest = out.emplace_back();
+    digest.set_publisher(PublisherOf(edge.source_rank));
+    digest.set_engine(receiver.engine);
+    digest.set_worker(receiver.rank);
+    digest.set_digest(EdgeDigest(manifest_, plan_, edge));
+  }
+  return out;
+}
+
+}  // namespace headrace

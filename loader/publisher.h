@@ -1,0 +1,73 @@
+#ifndef HEADRACE_LOADER_PUBLISHER_H_
+#define HEADRACE_LOADER_PUBLISHER_H_
+
+// The library inside one trainer rank: offers that rank's buffers, generation by generation.
+//
+//   auto publisher = Publisher::Join(options, part, memory, std::move(transport));
+//   ... train a step ...
+//   publisher->Publish(step, deadline);   // returns as soon as the snapshot is written; then train on
+//
+// Publishing is by snapshot: Publish copies (or converts) what the plan reads into one of two slots and returns; it
+// waits only while receivers still read both. Thread rules: Publish, Close and the destructor from one thread at a
+// time; the rest from any. The source memory must outlive the publisher and must not change during Publish.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "loader/member.h"
+#include "loader/transport/transport.h"
+#include "planner/manifest.h"
+
+namespace headrace {
+
+struct PublisherOptions {
+  JobOptions job;
+  int rank = 0;                     // 0 <= rank < the job's publishers
+  int64_t chunk_bytes = 256 << 10;  // two-sided transports; equal at all members
+  int64_t staging_bytes = 64 << 20;
+};
+
+struct PublisherStats {
+  double plan_seconds = 0;      // planning and proof
+  double snapshot_seconds = 0;  // of the last Publish: the copy itself
+  double stall_seconds = 0;     // of the last Publish: all of it
+  int64_t snapshot_bytes = 0;   // of one slot
+  int64_t peak_staging_bytes = 0;
+};
+
+class Publisher {
+ public:
+  // Joins the job and returns when all members agreed on the plan and the slots are allocated.
+  //   part: the tensors that this rank knows, its source buffers, exactly one source placement whose rank they carry,
+  //     `ignore` and `coupled`; destination must be empty.
+  //   memory: the first element of each buffer by name. An empty buffer may be left out.
+  // Errors: those of planning; kPeerLost, kUnauthenticated, kWrongJob, kDeadline; kOutOfMemory for the slots;
+  // kInvalidOption when `memory` lacks a buffer.
+  static absl::StatusOr<std::unique_ptr<Publisher>> Join(const PublisherOptions& options, const Manifest& part,
+                                                         std::map<std::string, const std::byte*> memory,
+                                                         std::unique_ptr<Transport> transport);
+  virtual ~Publisher() = default;
+
+  // kGenerationNotGrowing; kDeadline names the receivers that still hold both slots; kPeerLost and other ends of the
+  // session.
+  virtual absl::Status Publish(uint64_t generation, absl::Time deadline) = 0;
+  // Waits until every engine committed `generation` or a newer one. kAborted with the worker's own error when an
+  // engine gave it up.
+  virtual absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) = 0;
+  // Waits until no receiver reads a slot, then leaves. kDeadline: left all the same.
+  virtual absl::Status Close(absl::Time deadline) = 0;
+
+  virtual absl::Status status() const = 0;
+  virtual PublisherStats stats() const = 0;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_PUBLISHER_H_

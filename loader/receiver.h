@@ -1,0 +1,114 @@
+#ifndef HEADRACE_LOADER_RECEIVER_H_
+#define HEADRACE_LOADER_RECEIVER_H_
+
+// The library inside one engine worker: owns that worker's destination buffers.
+//
+//   auto receiver = Receiver::Join(options, part, memory, std::move(transport));
+//   loop:
+//     uint64_t g = *receiver->NextGeneration(deadline);
+//     (in_place: pause the engine here)
+//     receiver->Stage(g, restated_memory);  // stream, verify, vote; OK: every worker of the engine voted yes
+//     (shadow: pause the engine here)
+//     receiver->Commit(g);                  // the live buffers hold g; returns when all workers of the engine do
+//     (resume the engine)
+//
+// With a shadow the engine may serve during Stage: live buffers are not touched before Commit. Without one (in_place)
+// Stage writes live buffers, and an error leaves the worker poisoned: serving() is empty until a full generation
+// commits. A worker never commits alone: see session/receiver_session.h.
+//
+// Thread rules: NextGeneration, Stage, Commit and Close from one thread at a time; the rest from any. The live memory
+// must outlive the receiver and is written only inside Stage (in_place) and Commit.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "loader/member.h"
+#include "loader/session/receiver_session.h"
+#include "loader/transport/transport.h"
+#include "planner/manifest.h"
+
+namespace headrace {
+
+// Where a generation lands before it is committed.
+enum class Shadow {
+  kHost,  // a second set of buffers in host memory
+  kOff,   // in_place: the live buffers
+};
+
+struct ReceiverOptions {
+  JobOptions job;
+  int engine = 0;
+  int worker = 0;
+  Shadow shadow = Shadow::kHost;
+  int64_t chunk_bytes = 256 << 10;  // two-sided transports; equal at all members
+  int64_t staging_bytes = 64 << 20;
+  absl::Duration transfer_timeout = absl::Seconds(120);
+  ReceiverState carried;  // of an earlier session of this worker
+};
+
+// One live buffer as the host has it now.
+struct BufferMemory {
+  std::byte* data = nullptr;  // the first element
+  Extents shape;
+  Extents strides;  // elements
+};
+
+struct ReceiverStats {
+  double plan_seconds = 0;
+  double transfer_seconds = 0;  // of the last generation: streaming with the sums fused in
+  double verify_seconds = 0;    // of the last generation: comparing sums and stamps
+  double decision_seconds = 0;  // from this worker's vote to the decision
+  double commit_seconds = 0;    // the copy to the live buffers and the zero fills
+  int64_t copies = 0;           // of the last generation
+  int64_t bytes = 0;
+  int64_t shadow_bytes = 0;
+  int64_t peak_staging_bytes = 0;
+};
+
+class Receiver {
+ public:
+  // Joins the job and returns when all members agreed on the plan.
+  //   part: this worker's destination buffers and exactly one destination placement whose rank they carry; source and
+  //     tensors may be empty (tensors that it names must agree with the publishers').
+  //   memory: every buffer by name, aliases too.
+  // Errors: as Publisher::Join; kOutOfMemory for the shadow; kDestinationMoved when `memory` is not what `part` says.
+  static absl::StatusOr<std::unique_ptr<Receiver>> Join(const ReceiverOptions& options, const Manifest& part,
+                                                        std::map<std::string, BufferMemory> memory,
+                                                        std::unique_ptr<Transport> transport);
+  virtual ~Receiver() = default;
+
+  // Waits for an announced generation that was not staged yet. kDeadline; kAborted: a publisher or another worker
+  // left, so that none can come; kPeerLost and other ends of the session.
+  virtual absl::StatusOr<uint64_t> NextGeneration(absl::Time deadline) = 0;
+
+  // Brings `generation` in, verifies it, votes, and waits for the decision. `memory` restates the host's buffers: a
+  // change is kDestinationMoved before anything is written. kAborted names the worker that gave the generation up and
+  // why; this worker's own error is returned as it is. Afterwards serving() says what may be served.
+  virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
+
+  // The engine is paused: makes the staged generation live, and waits until every worker of the engine did. An error
+  // leaves the worker poisoned.
+  virtual absl::Status Commit(uint64_t generation) = 0;
+
+  // The generation that may be served now (0: what was there at first); empty: poisoned.
+  virtual std::optional<uint64_t> serving() const = 0;
+  // For the next session of this worker.
+  virtual ReceiverState Carry() const = 0;
+  virtual absl::Status Close(absl::Time deadline) = 0;
+
+  virtual absl::Status status() const = 0;
+  virtual std::string WaitingFor() const = 0;
+  virtual ReceiverStats stats() const = 0;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_RECEIVER_H_

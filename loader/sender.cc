@@ -1,0 +1,92 @@
+#include "loader/sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/status.h"
+
+namespace headrace {
+
+absl::StatusOr<std::unique_ptr<Sender>> Sender::Create(Transport* transport, int64_t chunk_bytes,
+                                                       int64_t staging_bytes) {
+  if (staging_bytes < chunk_bytes) {
+    return Error(ErrorCode::kStagingTooSmall, absl::StrCat("the staging cap is ", staging_bytes,
+                                                           " bytes; one chunk of ", chunk_bytes, " bytes is needed"));
+  }
+  return std::unique_ptr<Sender>(new Sender(transport, chunk_bytes, staging_bytes));
+}
+
+void Sender::Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
+                   uint64_t generation) {
+  edges_.push_back(std::make_unique<Active>(Active{peer, stream, layout, slot, generation}));
+}
+
+void Sender::Drop(PeerId peer) {
+  for (auto& edge : edges_) {
+    if (edge->peer == peer) edge->dropped = true;
+  }
+  Forget();
+}
+
+// Removes edges that have nothing left to do.
+void Sender::Forget() {
+  std::erase_if(edges_, [](const auto& e) {
+    return e->in_flight == 0 && (e->dropped || e->next == e->stream->messages());
+  });
+}
+
+void Sender::Post() {
+  // One message an edge a turn, as long as there are chunks: no receiver waits for another one's whole edge.
+  for (bool posted = true; posted;) {
+    posted = false;
+    for (auto& edge : edges_) {
+      if (edge->dropped || edge->next == edge->stream->messages()) continue;
+      if (free_.empty()) {
+        if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) return;
+        free_.push_back(std::make_unique<std::byte[]>(chunk_bytes_));
+        allocated_bytes_ += chunk_bytes_;
+        peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
+      }
+      std::unique_ptr<std::byte[]> chunk = std::move(free_.back());
+      free_.pop_back();
+      const int64_t bytes = edge->stream->message_bytes(edge->next);
+      const absl::Span<std::byte> message(chunk.get(), bytes);
+      edge->stream->Pack(
+          edge->next, edge->slot.subspan(edge->layout->SumsOffset(edge->stream->edge())),
+          [&](int source) { return edge->slot.data() + edge->layout->BufferOffset(source); }, message);
+      absl::StatusOr<OpId> op = transport_->Send(edge->peer, StreamTag(edge->generation), message);
+      if (!op.ok()) {
+        edge->dropped = true;
+        failed_.insert(edge->peer);
+        free_.push_back(std::move(chunk));
+        continue;
+      }
+      ++edge->next;
+      ++edge->in_flight;
+      pending_.emplace(*op, std::make_pair(edge.get(), std::move(chunk)));
+      posted = true;
+    }
+  }
+}
+
+void Sender::Progress(absl::Duration max_wait) {
+  Post();
+  std::vector<Completion> completions;
+  transport_->Poll(max_wait, &completions);
+  for (const Completion& c : completions) {
+    auto it = pending_.find(c.op);
+    if (it == pending_.end()) continue;
+    auto [edge, chunk] = std::move(it->second);
+    pending_.erase(it);
+    --edge->in_flight;
+    if (!c.status.ok()) {
+      edge->dropped = true;
+      failed_.insert(edge->peer);
+    }
+    free_.push_back(std::move(chunk));
+  }
+  Forget();
+}
+
+}  // namespace headrace

@@ -1,0 +1,75 @@
+#ifndef HEADRACE_LOADER_SENDER_H_
+#define HEADRACE_LOADER_SENDER_H_
+
+// The publisher's end of two-sided transfers: packs the ordered edges out of a slot and sends them, under a memory cap.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "loader/edge_stream.h"
+#include "loader/slot.h"
+#include "loader/transport/transport.h"
+
+namespace headrace {
+
+// Used by one thread, the transport's.
+class Sender {
+ public:
+  // `staging_bytes` caps the packed chunks in flight, over all edges. kStagingTooSmall: it holds no chunk; names both.
+  static absl::StatusOr<std::unique_ptr<Sender>> Create(Transport* transport, int64_t chunk_bytes,
+                                                        int64_t staging_bytes);
+
+  // Begins to send an edge of `generation` out of `slot`, which stays leased until the receiver released it. All
+  // arguments outlive the transfer or the next Drop of the peer.
+  void Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
+             uint64_t generation);
+  // Stops what was started for a peer: it gave the generation up, or died. Chunks in flight drain on their own.
+  void Drop(PeerId peer);
+  // True once after a send to the peer failed: connect to it anew before the next Start.
+  bool TakeFailure(PeerId peer) { return failed_.erase(peer) > 0; }
+
+  // Posts what fits and polls for at most `max_wait`. A failed send ends that edge; the receiver's own receives fail or
+  // run into their deadline, and the session learns of a dead peer, so there is nothing to report here.
+  void Progress(absl::Duration max_wait);
+  // Edges that are not sent completely.
+  size_t active() const { return edges_.size(); }
+  int64_t peak_staging_bytes() const { return peak_bytes_; }
+
+ private:
+  struct Active {
+    PeerId peer;
+    const EdgeStream* stream;
+    const SlotLayout* layout;
+    absl::Span<const std::byte> slot;
+    uint64_t generation;
+    int64_t next = 0;       // message to pack
+    int64_t in_flight = 0;  // messages
+    bool dropped = false;
+  };
+
+  Sender(Transport* transport, int64_t chunk_bytes, int64_t staging_bytes)
+      : transport_(transport), chunk_bytes_(chunk_bytes), staging_bytes_(staging_bytes) {}
+
+  void Post();
+  void Forget();
+
+  Transport* const transport_;
+  const int64_t chunk_bytes_;
+  const int64_t staging_bytes_;
+  std::deque<std::unique_ptr<Active>> edges_;  // round robin
+  std::vector<std::unique_ptr<std::byte[]>> free_;
+  std::set<PeerId> failed_;
+  int64_t allocated_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+  std::unordered_map<OpId, std::pair<Active*, std::unique_ptr<std::byte[]>>> pending_;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_SENDER_H_

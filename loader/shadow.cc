@@ -1,0 +1,68 @@
+#include "loader/shadow.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "planner/status.h"
+
+namespace headrace {
+
+CommitBoxes::CommitBoxes(const Manifest& manifest, int64_t rank) {
+  for (size_t i = 0; i < manifest.destination.size(); ++i) {
+    const Buffer& b = manifest.destination[i];
+    if (b.rank != rank || b.alias_of) continue;
+    Boxes boxes{static_cast<int>(i), BoxesOf(b, PieceKind::kTensor, b.dtype), BoxesOf(b, PieceKind::kZero, b.dtype)};
+    for (const BufferBox& box : boxes.tensors) {
+      Index bytes = box.run_bytes;
+      for (const auto& [extent, stride] : box.loops) bytes *= extent;
+      copied_bytes_ += bytes;
+    }
+    buffers_.push_back(std::move(boxes));
+  }
+}
+
+void CommitBoxes::CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const {
+  for (const Boxes& b : buffers_) {
+    for (const BufferBox& box : b.tensors) kernels::Copy(Lower(box, shadow.at(b.destination), live.at(b.destination)));
+  }
+  Fill(live);
+}
+
+void CommitBoxes::Fill(const std::map<int, std::byte*>& live) const {
+  for (const Boxes& b : buffers_) {
+    for (const BufferBox& box : b.zeros) Clear(box, live.at(b.destination));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank) {
+  std::unique_ptr<ShadowMemory> shadow(new ShadowMemory);
+  std::map<int, int64_t> offsets;
+  for (size_t i = 0; i < manifest.destination.size(); ++i) {
+    const Buffer& b = manifest.destination[i];
+    if (b.rank != rank || b.alias_of) continue;
+    offsets[static_cast<int>(i)] = shadow->bytes_;
+    shadow->bytes_ += (SpanBytes(b, b.dtype) + 63) / 64 * 64;  // non-temporal stores want aligned buffers
+  }
+  if (shadow->bytes_ > 0) {
+    void* p = mmap(nullptr, shadow->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+      return Error(ErrorCode::kOutOfMemory,
+                   absl::StrCat("rank ", rank, ": the shadow buffers need ", shadow->bytes_, " bytes of host memory (",
+                                std::strerror(errno), "). Free memory, raise the limit, or run without a shadow"));
+    }
+    shadow->memory_ = static_cast<std::byte*>(p);
+    madvise(p, shadow->bytes_, MADV_HUGEPAGE);  // best effort
+    std::memset(p, 0, shadow->bytes_);
+  }
+  for (const auto& [index, offset] : offsets) shadow->buffers_[index] = shadow->memory_ + offset;
+  return shadow;
+}
+
+ShadowMemory::~ShadowMemory() {
+  if (memory_ != nullptr) munmap(memory_, bytes_);
+}
+
+}  // namespace headrace

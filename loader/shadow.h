@@ -1,0 +1,62 @@
+#ifndef HEADRACE_LOADER_SHADOW_H_
+#define HEADRACE_LOADER_SHADOW_H_
+
+// A second set of one worker's destination buffers, in private memory: a generation streams into it while the engine
+// serves, and a commit copies it to the live buffers, which never move.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "loader/lowering.h"
+#include "planner/manifest.h"
+
+namespace headrace {
+
+// What a commit does to one worker's live buffers.
+class CommitBoxes {
+ public:
+  // Of the destination buffers of `rank`; aliases have none.
+  CommitBoxes(const Manifest& manifest, int64_t rank);
+
+  // Copies every tensor element from the shadow, then clears the zero fills. `keep` and gaps are not written.
+  void CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const;
+  // Clears the zero fills alone: what `in_place` adds to the bytes that were streamed.
+  void Fill(const std::map<int, std::byte*>& live) const;
+  int64_t copied_bytes() const { return copied_bytes_; }
+
+ private:
+  struct Boxes {
+    int destination;  // index into manifest.destination
+    std::vector<BufferBox> tensors;
+    std::vector<BufferBox> zeros;
+  };
+  std::vector<Boxes> buffers_;
+  int64_t copied_bytes_ = 0;
+};
+
+class ShadowMemory {
+ public:
+  // Touches the memory once, so that no generation pays for it. kOutOfMemory names the bytes needed.
+  static absl::StatusOr<std::unique_ptr<ShadowMemory>> Allocate(const Manifest& manifest, int64_t rank);
+  ~ShadowMemory();
+  ShadowMemory(const ShadowMemory&) = delete;
+  ShadowMemory& operator=(const ShadowMemory&) = delete;
+
+  // The first element of each buffer that is no alias, by its index in manifest.destination.
+  const std::map<int, std::byte*>& buffers() const { return buffers_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  ShadowMemory() = default;
+
+  std::byte* memory_ = nullptr;
+  int64_t bytes_ = 0;
+  std::map<int, std::byte*> buffers_;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_SHADOW_H_

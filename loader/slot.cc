@@ -1,0 +1,76 @@
+#include "loader/slot.h"
+
+#include <atomic>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kHeaderBytes = 64;
+constexpr int64_t kPageBytes = 4096;
+static_assert(sizeof(SlotHeader) <= kHeaderBytes);
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Slots are page-aligned, so the header's fields are aligned. Read-only memory is only loaded from.
+std::atomic_ref<uint64_t> Field(const std::byte* slot, size_t offset) {
+  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(const_cast<std::byte*>(slot) + offset));
+}
+
+}  // namespace
+
+uint64_t IncarnationStamp(const std::string& incarnation) {
+  uint64_t h = 0xcbf29ce484222325;  // FNV-1a
+  for (unsigned char c : incarnation) h = (h ^ c) * 0x100000001b3;
+  return h;
+}
+
+SlotLayout::SlotLayout(const Manifest& manifest, const Plan& plan, int64_t source_rank) {
+  int64_t next = kHeaderBytes;
+  for (const Edge& edge : plan.edges) {
+    if (edge.source_rank != source_rank) continue;
+    sums_[edge.destination_rank] = next;
+    next += static_cast<int64_t>(edge.count * sizeof(uint64_t));
+  }
+  std::map<int, Dtype> read;  // source buffer -> the dtype of its snapshot
+  for (const Copy& c : plan.copies) {
+    if (manifest.source[c.source].rank == source_rank) read.emplace(c.source, manifest.tensors[c.tensor].dtype);
+  }
+  for (const auto& [source, dtype] : read) {
+    next = RoundUp(next, kPageBytes);
+    buffers_[source] = next;
+    next += SpanBytes(manifest.source[source], dtype);
+  }
+  bytes_ = next;
+}
+
+void OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation) {
+  Field(slot.data(), offsetof(SlotHeader, magic)).store(kSlotMagic, std::memory_order_relaxed);
+  Field(slot.data(), offsetof(SlotHeader, incarnation)).store(incarnation, std::memory_order_relaxed);
+  Field(slot.data(), offsetof(SlotHeader, begin)).store(generation, std::memory_order_relaxed);
+  // No later store may pass the opening stamp.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void CloseSlot(absl::Span<std::byte> slot, uint64_t generation) {
+  Field(slot.data(), offsetof(SlotHeader, end)).store(generation, std::memory_order_release);
+}
+
+absl::Status CheckSlot(absl::Span<const std::byte> slot, uint64_t incarnation, uint64_t generation,
+                       absl::string_view owner) {
+  std::atomic_thread_fence(std::memory_order_acquire);  // earlier reads of the slot's bytes come first
+  const uint64_t end = Field(slot.data(), offsetof(SlotHeader, end)).load(std::memory_order_acquire);
+  const uint64_t begin = Field(slot.data(), offsetof(SlotHeader, begin)).load(std::memory_order_acquire);
+  const bool mine = Field(slot.data(), offsetof(SlotHeader, magic)).load(std::memory_order_relaxed) == kSlotMagic &&
+                    Field(slot.data(), offsetof(SlotHeader, incarnation)).load(std::memory_order_relaxed) == incarnation;
+  if (mine && begin == generation && end == generation) return absl::OkStatus();
+  return Error(ErrorCode::kGenerationChanged,
+               absl::StrCat("the snapshot of ", owner, " holds generation ", end, begin == end ? "" : " and is being "
+                            "overwritten with ", begin == end ? "" : absl::StrCat(begin), mine ? "" : " of another "
+                            "incarnation", "; generation ", generation, " was wanted. Take a newer generation"));
+}
+
+}  // namespace headrace
