@@ -5,21 +5,18 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <list>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "loader/transport/anonymous_memory.h"
 #include "loader/transport/ucx/address.h"
+#include "loader/transport/ucx/endpoint.h"
 #include "loader/transport/ucx/library.h"
 #include "planner/status.h"
 
-namespace headrace {
+namespace headrace::ucx {
 namespace {
-
-using ucx::Library;
 
 constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
 constexpr int kTagBits = 32;
@@ -36,100 +33,14 @@ class PrivateRegion : public Region {
   const std::unique_ptr<AnonymousMemory> memory_;
 };
 
-class UcxTransport : public Transport {
- public:
-  explicit UcxTransport(const Library* library) : ucx_(library) {
-    capabilities_.two_sided = true;
-    capabilities_.map_reason = "ucx moves messages between hosts; memory of this host is mapped by the host transport";
-    capabilities_.max_message_bytes = kMaxMessageBytes;
-    capabilities_.tag_bits = kTagBits;
-  }
-  ~UcxTransport() override;
+}  // namespace
 
-  absl::Status Start(const UcxOptions& options);
-
-  absl::string_view name() const override { return "ucx"; }
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string address() const override { return address_; }
-  absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t bytes) override;
-  absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) override;
-  void Disconnect(PeerId peer) override;
-  absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) override;
-  absl::StatusOr<OpId> Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) override;
-  absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) override;
-  void Poll(absl::Duration max_wait, std::vector<Completion>* completions) override;
-  void Abort(const absl::Status& reason) override;
-
- private:
-  struct Peer {
-    UcxTransport* transport = nullptr;
-    PeerId id = 0;
-    uint32_t remote_id = 0;
-    std::string address;
-    ucp_ep_h ep = nullptr;    // null once it is being closed
-    bool used = false;        // something was sent
-    absl::Status lost;        // not OK once UCX reported the peer's death
-    void* closing = nullptr;  // UCX's request to close the endpoint
-  };
-
-  struct Operation {
-    UcxTransport* transport = nullptr;
-    OpId id = 0;
-    PeerId peer = 0;
-    bool is_receive = false;
-    size_t size = 0;
-    void* request = nullptr;  // UCX's; null when it completed at once
-    bool done = false;
-    ucs_status_t status = UCS_OK;
-    size_t received = 0;
-    absl::Status ended;  // why it was ended from this side, if it was
-  };
-
-  static void OnSent(void* request, ucs_status_t status, void* operation);
-  static void OnReceived(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
-  static void OnPeerLost(void* peer, ucp_ep_h ep, ucs_status_t status);
-
-  absl::Status UcsError(ucs_status_t status, absl::string_view what) const;
-  // The peer, when operations with it may be posted.
-  absl::StatusOr<Peer*> Reach(PeerId peer, uint64_t tag, size_t size);
-  Operation* NewOperation(PeerId peer, bool is_receive, size_t size);
-  // Takes note of what UCX answered to a post.
-  OpId Posted(Operation* operation, ucs_status_ptr_t request);
-  void Done(Operation* operation, ucs_status_t status);
-  absl::Status Outcome(const Operation& operation) const;
-  // Marks the peer's operations as ended by `why` and takes back receives that nothing has matched yet.
-  void End(PeerId peer, const absl::Status& why);
-  // Closes the peer's endpoint at once, unless that was begun already.
-  void Close(const std::shared_ptr<Peer>& peer);
-  // Closes lost peers, and forgets peers that are closed.
-  void AdvanceClosing();
-  void Progress();
-  void Collect(std::vector<Completion>* completions);
-  // Blocks until UCX has something to do, at most until `deadline`.
-  void Wait(absl::Time deadline);
-  template <typename Condition>
-  void ProgressUntil(absl::Time deadline, Condition condition);
-
-  const Library* const ucx_;
-  Capabilities capabilities_;
-  uint32_t id_ = 0;
-  std::string address_;
-  ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
-  int event_fd_ = -1;  // the worker's
-
-  absl::Status aborted_;
-  std::map<PeerId, std::shared_ptr<Peer>> peers_;
-  std::list<std::shared_ptr<Peer>> closing_;  // UCX calls back with the peer's address until its endpoint is closed
-  PeerId next_peer_ = 1;
-  OpId next_op_ = 1;
-  std::map<OpId, std::unique_ptr<Operation>> pending_;
-  // Ended while UCX still holds their request (a message that broke off half-way): nothing writes to their buffers any
-  // more, since the connection is closed, but UCX may still call back.
-  std::list<std::unique_ptr<Operation>> orphans_;
-  std::vector<OpId> done_;  // pending operations that are done
-  bool any_lost_ = false;   // some peer is lost and not closed yet
-};
+UcxTransport::UcxTransport(const Library* library) : ucx_(library) {
+  capabilities_.two_sided = true;
+  capabilities_.map_reason = "ucx moves messages between hosts; memory of this host is mapped by the host transport";
+  capabilities_.max_message_bytes = kMaxMessageBytes;
+  capabilities_.tag_bits = kTagBits;
+}
 
 void UcxTransport::OnSent(void*, ucs_status_t status, void* user_data) {
   auto* operation = static_cast<Operation*>(user_data);
@@ -215,7 +126,7 @@ absl::Status UcxTransport::Start(const UcxOptions& options) {
   if (status = ucx_->ucp_worker_get_address(worker_, &worker_address, &size); status != UCS_OK) {
     return UcsError(status, "no worker address");
   }
-  address_ = ucx::FormatAddress(id_, {reinterpret_cast<const char*>(worker_address), size});
+  address_ = FormatAddress(id_, {reinterpret_cast<const char*>(worker_address), size});
   ucx_->ucp_worker_release_address(worker_, worker_address);
   return absl::OkStatus();
 }
@@ -255,7 +166,7 @@ absl::StatusOr<PeerId> UcxTransport::Connect(absl::string_view address, absl::Ti
   HR_RETURN_IF_ERROR(aborted_);
   auto peer = std::make_shared<Peer>();
   std::string worker_address;
-  HR_RETURN_IF_ERROR(ucx::ParseAddress(address, &peer->remote_id, &worker_address));
+  HR_RETURN_IF_ERROR(ParseAddress(address, &peer->remote_id, &worker_address));
   for (const auto& [id, other] : peers_) {
     if (other->address == address) return id;
     if (other->remote_id == peer->remote_id) {
@@ -489,11 +400,13 @@ void UcxTransport::Abort(const absl::Status& reason) {
   }
 }
 
-}  // namespace
+}  // namespace headrace::ucx
+
+namespace headrace {
 
 absl::StatusOr<std::unique_ptr<Transport>> NewUcxTransport(const UcxOptions& options) {
-  HR_ASSIGN_OR_RETURN(const Library* library, ucx::LoadLibrary());
-  auto transport = std::make_unique<UcxTransport>(library);
+  HR_ASSIGN_OR_RETURN(const ucx::Library* library, ucx::LoadLibrary());
+  auto transport = std::make_unique<ucx::UcxTransport>(library);
   HR_RETURN_IF_ERROR(transport->Start(options));
   return transport;
 }
