@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -23,28 +24,59 @@ struct HeldBox {
 };
 using Held = std::map<int64_t, std::vector<HeldBox>>;
 
-// On the tensor's own axes, with extents of one kept.
-Box OnTensorAxes(const TensorSpec& t, const Box& common) {
-  Box out;
+constexpr size_t kMaxBoxes = size_t{1} << 22;
+
+// A box on common axes that refine the tensor's, as boxes on the tensor's own axes: one, unless it takes a part of an
+// inner axis at several places of an outer one. False when there are more than kMaxBoxes.
+bool OnTensorAxes(const TensorSpec& t, const Extents& common, const Box& box, std::vector<Box>* out) {
+  std::vector<Box> boxes = {Box{}};
   size_t next = 0;
   for (Index extent : t.shape) {
-    const bool kept = extent != 1;
-    out.start.push_back(kept ? common.start[next] : 0);
-    out.extent.push_back(kept ? common.extent[next] : 1);
-    next += kept;
+    std::vector<std::pair<Index, Index>> ranges = {{0, 1}};  // (first, count) along this axis, in units of `next`
+    for (Index units = 1; units < extent; units *= common[next++]) {
+      const bool whole = box.extent[next] == common[next];
+      std::vector<std::pair<Index, Index>> finer;
+      for (auto [first, count] : ranges) {
+        if (whole || count == 1) {
+          finer.emplace_back(first * common[next] + box.start[next], (count - 1) * common[next] + box.extent[next]);
+          continue;
+        }
+        if (count > static_cast<Index>(kMaxBoxes)) return false;
+        for (Index k = 0; k < count; ++k) finer.emplace_back((first + k) * common[next] + box.start[next], box.extent[next]);
+      }
+      if (finer.size() > kMaxBoxes) return false;
+      ranges = std::move(finer);
+    }
+    if (boxes.size() * ranges.size() > kMaxBoxes) return false;
+    std::vector<Box> grown;
+    for (const Box& b : boxes) {
+      for (auto [first, count] : ranges) {
+        grown.push_back(b);
+        grown.back().start.push_back(first);
+        grown.back().extent.push_back(count);
+      }
+    }
+    boxes = std::move(grown);
   }
-  return out;
+  out->insert(out->end(), boxes.begin(), boxes.end());
+  return out->size() <= kMaxBoxes;
 }
 
 absl::StatusOr<Held> HeldBoxes(const Manifest& m, const TensorSpec& tensor) {
   Held held;
   if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return held;
-  const CommonAxes axes(tensor.shape, {});
   for (const Buffer& b : m.destination) {
     for (const Piece& p : b.pieces) {
       if (p.kind != PieceKind::kTensor || p.tensor != tensor.name) continue;
-      HR_ASSIGN_OR_RETURN(std::vector<PlacedBox> boxes, axes.Place(tensor, b, 0, p));
-      for (const PlacedBox& placed : boxes) held[b.rank].push_back({OnTensorAxes(tensor, placed.box), &b});
+      const CommonAxes axes(tensor.shape, p.view ? std::vector<Extents>{*p.view} : std::vector<Extents>{});
+      HR_ASSIGN_OR_RETURN(std::vector<PlacedBox> placed, axes.Place(tensor, b, 0, p));
+      std::vector<Box> boxes;
+      for (const PlacedBox& box : placed) {
+        if (OnTensorAxes(tensor, axes.extents(), box.box, &boxes)) continue;
+        return Error(ErrorCode::kOutOfBounds, absl::StrCat(Where("destination", b, tensor.name), ": the view cuts the piece "
+                                                           "into more than ", kMaxBoxes, " boxes on the tensor's axes"));
+      }
+      for (Box& box : boxes) held[b.rank].push_back({std::move(box), &b});
     }
   }
   return held;
@@ -116,6 +148,27 @@ absl::Status CheckWholeBytes(const char* side, const Buffer& b, const Piece& p, 
   return absl::OkStatus();
 }
 
+// A zero fill of a sub-byte dtype must be made of whole bytes: contiguous along one axis that starts and ends at one.
+absl::Status CheckWholeBytes(const Buffer& b, const Piece& fill) {
+  const Index unit = DtypeUnitElements(b.dtype);
+  if (unit == 1 || std::find(fill.shape.begin(), fill.shape.end(), 0) != fill.shape.end()) return absl::OkStatus();
+  size_t along = fill.shape.size();
+  bool whole = true;
+  for (size_t i = 0; i < fill.shape.size(); ++i) {
+    if (b.strides[i] == 1 && fill.shape[i] > 1) {
+      along = i;
+    } else {
+      whole = whole && (b.strides[i] * fill.buffer_offset[i]) % unit == 0 && (fill.shape[i] == 1 || b.strides[i] % unit == 0);
+    }
+  }
+  if (whole && along < fill.shape.size() && fill.shape[along] % unit == 0 && fill.buffer_offset[along] % unit == 0) {
+    return absl::OkStatus();
+  }
+  return Error(ErrorCode::kMisalignedBlock,
+               absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name, "\", fill \"zero\": ",
+                            DtypeName(b.dtype), " comes ", unit, " elements at a time, and the fill cuts a byte"));
+}
+
 }  // namespace
 
 absl::Status CheckCouplings(const Manifest& manifest) {
@@ -125,6 +178,7 @@ absl::Status CheckCouplings(const Manifest& manifest) {
     for (const Buffer& b : buffers) {
       for (const Piece& p : b.pieces) {
         if (p.kind == PieceKind::kTensor) HR_RETURN_IF_ERROR(CheckWholeBytes(side, b, p, *tensors.at(p.tensor)));
+        if (p.kind == PieceKind::kZero) HR_RETURN_IF_ERROR(CheckWholeBytes(b, p));
       }
     }
     return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -58,8 +59,17 @@ void Canonicalize(std::vector<Run>* runs) {
   runs->resize(kept);
 }
 
+constexpr Index kMaxRuns = Index{1} << 26;
+
+absl::Status CheckCount(Index more, const std::vector<Run>& runs, const Buffer& b) {
+  if (more <= kMaxRuns - static_cast<Index>(runs.size())) return absl::OkStatus();
+  return Error(ErrorCode::kOutOfMemory,
+               absl::StrCat(Name(b), " is filled or read in ", more, " contiguous runs; the proof of one buffer holds ",
+                            kMaxRuns, " of ", sizeof(Run), " bytes; use strides that leave longer runs"));
+}
+
 // Lays a piece out: walks all axes but the innermost run of the box. Bit arithmetic, since dtypes may be sub-byte.
-void LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, int>& tensors, const Buffer& b,
+absl::Status LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, int>& tensors, const Buffer& b,
               Dtype dtype, const Piece& p, std::vector<Run>* out) {
   const size_t axes = p.shape.size();
   const Index bits = DtypeBits(dtype);
@@ -80,7 +90,7 @@ void LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, in
   for (size_t i = 0; i < axes; ++i) {
     const size_t along = p.axes.empty() ? i : static_cast<size_t>(p.axes[i]);
     place += p.buffer_offset[i] * b.strides[i];
-    if (p.shape[i] == 0) return;
+    if (p.shape[i] == 0) return absl::OkStatus();
     if (p.shape[i] > 1) steps.emplace_back(p.shape[i], b.strides[along], numbering[i]);
   }
   // The innermost run: an axis that is contiguous in memory, and in the tensor where there is one.
@@ -96,6 +106,9 @@ void LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, in
       break;
     }
   }
+  Index count = 1;
+  for (const auto& [extent, memory, number] : steps) count *= extent;
+  HR_RETURN_IF_ERROR(CheckCount(count, *out, b));
   std::vector<Index> at(steps.size(), 0);
   while (true) {
     out->push_back({place * bits / 8, run * bits / 8, tensor, tensor >= 0 ? position * bits / 8 : 0});
@@ -109,21 +122,39 @@ void LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, in
       position -= extent * number;
       at[i] = 0;
     }
-    if (i == steps.size()) return;
+    if (i == steps.size()) return absl::OkStatus();
   }
 }
 
-// Lays a copy out at its destination (or source) places. False when a number is absurd.
-bool LayCopy(const Copy& c, bool at_source, Index limit, std::vector<Run>* out) {
-  if (c.run_bytes <= 0 || c.loops.size() > kMaxCopyLoops) return false;
-  std::vector<Run> runs = {{at_source ? c.source_offset : c.destination_offset, c.run_bytes, c.tensor, c.position}};
+// Whether first, first + step, ... (extent numbers) all lie in [0, limit].
+bool StaysInside(Index first, Index extent, Index step, Index limit) {
+  Index reach, last;
+  return first >= 0 && first <= limit && !__builtin_mul_overflow(extent - 1, step, &reach) &&
+         !__builtin_add_overflow(first, reach, &last) && last >= 0 && last <= limit;
+}
+
+// Lays a copy out at its destination (or source) places in a memory of `limit` bytes. `left` says that it leaves the
+// memory or its tensor, or that a number is absurd.
+absl::Status LayCopy(const Copy& c, bool at_source, Index limit, Index tensor_bytes, const Buffer& b,
+                     std::vector<Run>* out, const std::string& left) {
+  const Index base = at_source ? c.source_offset : c.destination_offset;
+  if (c.run_bytes <= 0 || c.run_bytes > limit || c.loops.size() > kMaxCopyLoops) return Invalid(left);
+  Index count = 1;
+  // Each loop alone must stay inside, so that sums of all of them cannot overflow.
   for (const CopyLoop& l : c.loops) {
-    if (l.extent <= 0 || l.extent > limit) return false;
+    if (l.extent <= 0 || !StaysInside(base, l.extent, at_source ? l.source_stride : l.destination_stride, limit) ||
+        !StaysInside(c.position, l.extent, l.position_stride, tensor_bytes) ||
+        __builtin_mul_overflow(count, l.extent, &count)) {
+      return Invalid(left);
+    }
+  }
+  if (!StaysInside(base, 1, 0, limit) || !StaysInside(c.position, 1, 0, tensor_bytes)) return Invalid(left);
+  if (!at_source && count > limit / c.run_bytes) return Invalid(left);
+  HR_RETURN_IF_ERROR(CheckCount(count, *out, b));
+  std::vector<Run> runs = {{base, c.run_bytes, c.tensor, c.position}};
+  for (const CopyLoop& l : c.loops) {
     const Index step = at_source ? l.source_stride : l.destination_stride;
-    // A loop that stays inside of the memory moves less than its size.
-    if (std::max(step, -step) > limit) return false;
     std::vector<Run> grown;
-    if (static_cast<Index>(runs.size()) > limit / l.extent) return false;
     grown.reserve(runs.size() * static_cast<size_t>(l.extent));
     for (const Run& r : runs) {
       for (Index i = 0; i < l.extent; ++i) {
@@ -133,10 +164,10 @@ bool LayCopy(const Copy& c, bool at_source, Index limit, std::vector<Run>* out) 
     runs = std::move(grown);
   }
   for (const Run& r : runs) {
-    if (r.place < 0 || r.bytes > limit || r.place > limit - r.bytes) return false;
+    if (r.place < 0 || r.place > limit - r.bytes) return Invalid(left);
   }
   out->insert(out->end(), runs.begin(), runs.end());
-  return true;
+  return absl::OkStatus();
 }
 
 class Proof {
@@ -171,11 +202,19 @@ class Proof {
     return absl::OkStatus();
   }
 
-  // Every copy is in exactly one edge, of its own ranks.
+  Index TensorBytes(int tensor) const {
+    Index bits = DtypeBits(m_.tensors[tensor].dtype);
+    for (Index e : m_.tensors[tensor].shape) bits *= e;
+    return bits / 8;
+  }
+
+  // Every copy is in exactly one edge, of its own ranks; each pair of ranks has one edge.
   absl::Status CheckEdges() {
     size_t next = 0;
+    std::set<std::pair<int64_t, int64_t>> pairs;
     for (const Edge& e : plan_.edges) {
       if (e.first != next || e.count == 0 || e.count > plan_.copies.size() - next) return Invalid("edges do not tile the copies");
+      if (!pairs.emplace(e.source_rank, e.destination_rank).second) return Invalid("two edges join the same ranks");
       for (next = e.first; next < e.first + e.count; ++next) {
         const Copy& c = plan_.copies[next];
         if (m_.source[c.source].rank != e.source_rank || m_.destination[c.destination].rank != e.destination_rank) {
@@ -190,9 +229,9 @@ class Proof {
     std::vector<Runs> writes(m_.destination.size());
     for (const Copy& c : plan_.copies) {
       const Buffer& b = m_.destination[c.destination];
-      if (!LayCopy(c, false, SpanBytes(b, b.dtype), &writes[c.destination])) {
-        return Invalid(absl::StrCat("a copy of ", Name(m_, c.tensor), " leaves the destination ", Name(b)));
-      }
+      HR_RETURN_IF_ERROR(
+          LayCopy(c, false, SpanBytes(b, b.dtype), TensorBytes(c.tensor), b, &writes[c.destination],
+                  absl::StrCat("a copy of ", Name(m_, c.tensor), " leaves the destination ", Name(b))));
     }
     for (const ZeroFill& z : plan_.zero_fills) {
       const Buffer& b = m_.destination[z.destination];
@@ -202,15 +241,16 @@ class Proof {
       as_copy.run_bytes = z.run_bytes;
       as_copy.loops = z.loops;
       for (CopyLoop& l : as_copy.loops) l.position_stride = 0;
-      if (!LayCopy(as_copy, false, SpanBytes(b, b.dtype), &writes[z.destination])) {
-        return Invalid(absl::StrCat("a zero fill leaves the destination ", Name(b)));
-      }
+      HR_RETURN_IF_ERROR(LayCopy(as_copy, false, SpanBytes(b, b.dtype), 0, b, &writes[z.destination],
+                                 absl::StrCat("a zero fill leaves the destination ", Name(b))));
     }
     std::map<std::pair<int64_t, std::string>, std::vector<std::pair<headrace::Run, size_t>>> storages;
     for (size_t b = 0; b < m_.destination.size(); ++b) {
       const Buffer& buffer = m_.destination[b];
       Runs expected;
-      for (const Piece& p : buffer.pieces) LayPiece(m_, tensors_, buffer, buffer.dtype, p, &expected);
+      for (const Piece& p : buffer.pieces) {
+        HR_RETURN_IF_ERROR(LayPiece(m_, tensors_, buffer, buffer.dtype, p, &expected));
+      }
       Canonicalize(&expected);
       // Kept elements are expected and must not be written: they join the writes, so that one that meets them shows.
       for (const headrace::Run& r : expected) {
@@ -268,7 +308,8 @@ class Proof {
       auto key = [](const headrace::Run& r) { return std::make_tuple(r.tensor, r.place - r.position, r.place); };
       Runs offered;
       for (const Piece& p : buffer.pieces) {
-        if (p.kind == PieceKind::kTensor) LayPiece(m_, tensors_, buffer, dtype, p, &offered);
+        if (p.kind != PieceKind::kTensor) continue;
+        HR_RETURN_IF_ERROR(LayPiece(m_, tensors_, buffer, dtype, p, &offered));
       }
       std::sort(offered.begin(), offered.end(), [&](const auto& x, const auto& y) { return key(x) < key(y); });
       Runs joined;
@@ -283,9 +324,9 @@ class Proof {
       }
       for (const Copy* c : by_source[b]) {
         Runs reads;
-        if (!LayCopy(*c, true, SpanBytes(buffer, dtype), &reads)) {
-          return Invalid(absl::StrCat("a copy of ", Name(m_, c->tensor), " reads outside of the source ", Name(buffer)));
-        }
+        HR_RETURN_IF_ERROR(
+            LayCopy(*c, true, SpanBytes(buffer, dtype), TensorBytes(c->tensor), buffer, &reads,
+                    absl::StrCat("a copy of ", Name(m_, c->tensor), " reads outside of the source ", Name(buffer))));
         for (const headrace::Run& r : reads) {
           auto it = std::upper_bound(joined.begin(), joined.end(), r,
                                      [&](const auto& x, const auto& y) { return key(x) < key(y); });

@@ -20,7 +20,7 @@
 namespace headrace {
 
 // For a validated manifest and any plan, also one that was tampered with. kPlanInvalid names the tensor, buffers and
-// ranks of the first difference.
+// ranks of the first difference. kOutOfMemory when one buffer is filled or read in more than 2^26 contiguous runs.
 absl::Status ProveCoverage(const Manifest& manifest, const Plan& plan);
 
 }  // namespace headrace

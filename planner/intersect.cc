@@ -57,10 +57,13 @@ PiecesByTensor GroupPieces(const std::vector<Buffer>& buffers,
   return out;
 }
 
-void CollectViews(const std::vector<Buffer>& buffers, const std::vector<PieceRef>& refs, std::vector<Extents>* views) {
+// The shapes in which pieces count: views, and the tensor's own. Bytes of a sub-byte dtype are whole in these only.
+void CollectShapes(const TensorSpec& tensor, const std::vector<Buffer>& buffers, const std::vector<PieceRef>& refs,
+                   std::vector<Extents>* shapes) {
   for (const PieceRef& r : refs) {
     const auto& view = buffers[r.buffer].pieces[r.piece].view;
-    if (view && std::find(views->begin(), views->end(), *view) == views->end()) views->push_back(*view);
+    const Extents& shape = view ? *view : tensor.shape;
+    if (std::find(shapes->begin(), shapes->end(), shape) == shapes->end()) shapes->push_back(shape);
   }
 }
 
@@ -169,10 +172,11 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
   for (size_t t = 0; t < manifest.tensors.size(); ++t) {
     const TensorSpec& tensor = manifest.tensors[t];
     if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) continue;
-    std::vector<Extents> views;
-    CollectViews(manifest.source, offered[t], &views);
-    CollectViews(manifest.destination, wanted[t], &views);
-    const CommonAxes axes(tensor.shape, views);
+    std::vector<Extents> shapes;
+    CollectShapes(tensor, manifest.source, offered[t], &shapes);
+    CollectShapes(tensor, manifest.destination, wanted[t], &shapes);
+    if (shapes.empty()) continue;
+    const CommonAxes axes(shapes.front(), shapes);
     TensorCells& cut = out[t];
     cut.axes = axes.extents();
     cut.axis_strides = axes.strides();

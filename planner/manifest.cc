@@ -9,7 +9,8 @@ Extents RowMajorStrides(const Extents& shape) {
   Index stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = stride;
-    stride *= std::max<Index>(shape[i], 1);
+    // Wraps in a manifest that was not validated.
+    stride = static_cast<Index>(static_cast<uint64_t>(stride) * static_cast<uint64_t>(std::max<Index>(shape[i], 1)));
   }
   return strides;
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/status.h"
+#include "planner/validate.h"
 
 namespace headrace {
 namespace {
@@ -19,10 +20,8 @@ using Json = nlohmann::json;
 // after an error, so that each reader stays a straight line.
 class Reader {
  public:
-  absl::Status status() const {
-    if (!malformed_.ok()) return malformed_;
-    return overflow_;
-  }
+  const absl::Status& malformed() const { return malformed_; }
+  const absl::Status& overflow() const { return overflow_; }
 
   Manifest ReadManifest(const Json& j) {
     Manifest m;
@@ -103,7 +102,7 @@ class Reader {
       if (overflow_.ok()) {
         overflow_ = Error(ErrorCode::kOutOfBounds, absl::StrCat(path, " is ", j.dump(), ", outside of 64 bits"));
       }
-      return 0;
+      return j.is_number_float() && j.get<double>() < 0 ? INT64_MIN : INT64_MAX;
     }
     if (j.is_number_integer()) return j.get<Index>();
     Malformed(absl::StrCat(path, " must be an integer"));
@@ -243,31 +242,92 @@ class Reader {
   absl::Status overflow_;
 };
 
-// Refuses duplicate keys, which the document model would silently drop, and absurd nesting.
-class DuplicateKeys {
- public:
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) {
-      open_.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      open_.pop_back();
-    } else if (event == Json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second) {
-      if (duplicate_.empty()) duplicate_ = parsed.get<std::string>();
+bool IsUtf8(absl::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<uint8_t>(text[i]);
+    const size_t more = lead < 0x80 ? 0 : lead >> 5 == 0x6 ? 1 : lead >> 4 == 0xE ? 2 : lead >> 3 == 0x1E ? 3 : 4;
+    if (more == 4 || i + more >= text.size()) return false;
+    uint32_t code = more == 0 ? lead : lead & (0x3F >> more);
+    for (size_t k = 1; k <= more; ++k) {
+      const auto next = static_cast<uint8_t>(text[i + k]);
+      if (next >> 6 != 2) return false;
+      code = code << 6 | (next & 0x3F);
     }
-    too_deep_ |= depth > 64;
-    return true;
+    constexpr uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
+    if (code < kSmallest[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += more + 1;
   }
+  return true;
+}
 
-  absl::Status status() const {
-    if (too_deep_) return Error(ErrorCode::kMalformed, "nested more than 64 levels deep");
-    if (duplicate_.empty()) return absl::OkStatus();
-    return Error(ErrorCode::kMalformed, absl::StrCat("the key \"", duplicate_, "\" stands twice in one object"));
+// Builds the document from either encoding, and refuses what the library's own reader would hide or choke on: duplicate
+// keys (silently dropped), deep nesting (CBOR's reader recurses), sizes past the input (CBOR's reader throws), text that
+// is not UTF-8 (unchecked in CBOR; it cannot be written again).
+class DocumentReader {
+ public:
+  DocumentReader(size_t input_bytes, Json* document) : input_bytes_(input_bytes), dom_(*document, false) {}
+
+  const absl::Status& status() const { return status_; }
+
+  bool null() { return dom_.null(); }
+  bool boolean(bool value) { return dom_.boolean(value); }
+  bool number_integer(Json::number_integer_t value) { return dom_.number_integer(value); }
+  bool number_unsigned(Json::number_unsigned_t value) { return dom_.number_unsigned(value); }
+  bool number_float(Json::number_float_t value, const std::string& text) { return dom_.number_float(value, text); }
+  bool string(std::string& value) { return Utf8(value) && dom_.string(value); }
+  bool binary(Json::binary_t& value) { return dom_.binary(value); }
+  bool start_object(size_t elements) {
+    keys_.emplace_back();
+    return Open(elements) && dom_.start_object(static_cast<size_t>(-1));
+  }
+  bool key(std::string& key) {
+    if (!Utf8(key)) return false;
+    if (!keys_.back().insert(key).second) {
+      return Fail(ErrorCode::kMalformed, absl::StrCat("the key \"", key, "\" stands twice in one object"));
+    }
+    return dom_.key(key);
+  }
+  bool end_object() {
+    keys_.pop_back();
+    --depth_;
+    return dom_.end_object();
+  }
+  bool start_array(size_t elements) { return Open(elements) && dom_.start_array(static_cast<size_t>(-1)); }
+  bool end_array() {
+    --depth_;
+    return dom_.end_array();
+  }
+  bool parse_error(size_t, const std::string&, const Json::exception& e) {
+    constexpr int kNumberOverflow = 406;
+    return Fail(e.id == kNumberOverflow ? ErrorCode::kOutOfBounds : ErrorCode::kMalformed,
+                absl::StrCat("not a manifest: ", e.what()));
   }
 
  private:
-  std::vector<std::set<std::string>> open_;
-  std::string duplicate_;
-  bool too_deep_ = false;
+  bool Fail(ErrorCode code, const std::string& message) {
+    if (status_.ok()) status_ = Error(code, message);
+    return false;
+  }
+
+  bool Utf8(const std::string& text) {
+    return IsUtf8(text) || Fail(ErrorCode::kMalformed, "text that is not UTF-8");
+  }
+
+  // `elements` is what the input announces, or the largest size_t.
+  bool Open(size_t elements) {
+    constexpr int kMaxDepth = 64;
+    if (++depth_ > kMaxDepth) return Fail(ErrorCode::kMalformed, "nested more than 64 levels deep");
+    if (elements != static_cast<size_t>(-1) && elements > input_bytes_) {
+      return Fail(ErrorCode::kMalformed, absl::StrCat("a list of ", elements, " elements in ", input_bytes_, " bytes"));
+    }
+    return true;
+  }
+
+  const size_t input_bytes_;
+  nlohmann::detail::json_sax_dom_parser<Json> dom_;
+  std::vector<std::set<std::string>> keys_;  // of the open objects
+  int depth_ = 0;
+  absl::Status status_;
 };
 
 Json ToJson(const Piece& p) {
@@ -328,32 +388,30 @@ Json ToJson(const Manifest& m) {
   return j;
 }
 
-absl::StatusOr<Manifest> FromJson(const Json& j) {
+absl::StatusOr<Manifest> Parse(absl::string_view bytes, Json::input_format_t format) {
+  Json document;
+  DocumentReader parser(bytes.size(), &document);
+  if (!Json::sax_parse(bytes.begin(), bytes.end(), &parser, format)) {
+    return parser.status().ok() ? Error(ErrorCode::kMalformed, "not a manifest") : parser.status();
+  }
   Reader reader;
-  Manifest m = reader.ReadManifest(j);
-  HR_RETURN_IF_ERROR(reader.status());
+  Manifest m = reader.ReadManifest(document);
+  HR_RETURN_IF_ERROR(reader.malformed());
+  if (!reader.overflow().ok()) {
+    // Codes that stand before out_of_bounds come first; numbers that do not fit are at the limits here.
+    const absl::Status earlier = Validate(m);
+    const bool first = HasCode(earlier, ErrorCode::kMalformed) || HasCode(earlier, ErrorCode::kUnknownTensor) ||
+                       HasCode(earlier, ErrorCode::kShapeMismatch);
+    return first ? earlier : reader.overflow();
+  }
   return m;
 }
 
 }  // namespace
 
-absl::StatusOr<Manifest> ParseManifest(absl::string_view json) {
-  DuplicateKeys duplicates;
-  Json j;
-  try {
-    j = Json::parse(json.begin(), json.end(), std::ref(duplicates));
-  } catch (const Json::exception& e) {
-    return Error(ErrorCode::kMalformed, absl::StrCat("not JSON: ", e.what()));
-  }
-  HR_RETURN_IF_ERROR(duplicates.status());
-  return FromJson(j);
-}
+absl::StatusOr<Manifest> ParseManifest(absl::string_view json) { return Parse(json, Json::input_format_t::json); }
 
-absl::StatusOr<Manifest> ParseManifestCbor(absl::string_view cbor) {
-  Json j = Json::from_cbor(cbor.begin(), cbor.end(), /*strict=*/true, /*allow_exceptions=*/false);
-  if (j.is_discarded()) return Error(ErrorCode::kMalformed, "not a manifest in CBOR");
-  return FromJson(j);
-}
+absl::StatusOr<Manifest> ParseManifestCbor(absl::string_view cbor) { return Parse(cbor, Json::input_format_t::cbor); }
 
 std::string ManifestToJson(const Manifest& manifest) { return ToJson(manifest).dump(); }
 

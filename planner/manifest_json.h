@@ -15,7 +15,7 @@ namespace headrace {
 // Reads a manifest. Checks syntax and types only; call Validate (validate.h) before planning with it.
 //   kMalformed: not JSON, a duplicate key, a missing or unknown field, a value of the wrong type. The message gives
 //     the path, e.g. `source[2].pieces[0].shape`. The top-level fields "title" and "expect" are skipped.
-//   kOutOfBounds: an integer outside of 64 bits.
+//   kOutOfBounds: an integer outside of 64 bits. What Validate finds before kOutOfBounds is reported first.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view json);
 absl::StatusOr<Manifest> ParseManifestCbor(absl::string_view cbor);
 

@@ -18,6 +18,9 @@ namespace {
 // Strides that do not nest are checked element by element, up to this many elements.
 constexpr Index kMaxElementsChecked = Index{1} << 22;
 
+// Buffers whose ranges interleave are compared run by run, up to this many runs of one group.
+constexpr Index kMaxRuns = Index{1} << 26;
+
 std::string Where(const Buffer& b) { return absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name, "\""); }
 
 Box LaidBox(const Piece& p) {
@@ -110,16 +113,25 @@ struct Run {
 };
 
 // The contiguous runs of a buffer in its storage.
-void AppendRuns(const Buffer& b, std::vector<Run>* runs) {
+absl::Status AppendRuns(const Buffer& b, std::vector<Run>* runs) {
   const auto loops = Loops(b);
   size_t inner = 0;
   Index run = 1;
   while (inner < loops.size() && loops[inner].first == run) run *= loops[inner++].second;
+  Index count = 1;
+  for (size_t i = inner; i < loops.size(); ++i) count *= loops[i].second;
+  if (count > kMaxRuns - static_cast<Index>(runs->size())) {
+    return Error(ErrorCode::kOutOfMemory,
+                 absl::StrCat(Where(b), " interleaves with other buffers of storage \"", b.storage->id, "\" in ", count,
+                              " runs; comparing them needs over ", kMaxRuns * static_cast<Index>(sizeof(Run)),
+                              " bytes; use longer runs or separate storages"));
+  }
   const Index bits = DtypeBits(b.dtype), base = b.storage->offset_bytes * 8;
   ForEachOffset(loops, inner, 0, [&](Index offset) {
     // Whole bytes: what shares a byte overlaps.
     runs->push_back({(base + offset * bits) / 8 * 8, (base + (offset + run) * bits + 7) / 8 * 8, &b});
   });
+  return absl::OkStatus();
 }
 
 absl::Status CheckStorage(std::vector<const Buffer*> buffers) {
@@ -135,7 +147,7 @@ absl::Status CheckStorage(std::vector<const Buffer*> buffers) {
     } while (++j < buffers.size() && buffers[j]->storage->offset_bytes < end);
     if (j - i > 1) {
       std::vector<Run> runs;
-      for (size_t k = i; k < j; ++k) AppendRuns(*buffers[k], &runs);
+      for (size_t k = i; k < j; ++k) HR_RETURN_IF_ERROR(AppendRuns(*buffers[k], &runs));
       std::sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.begin_bits < y.begin_bits; });
       for (size_t k = 1; k < runs.size(); ++k) {
         if (runs[k].begin_bits >= runs[k - 1].end_bits || runs[k].buffer == runs[k - 1].buffer) continue;

@@ -15,6 +15,7 @@ namespace headrace {
 //   - the strides of one buffer put two elements at one place, or
 //   - two buffers of one rank and storage, neither an alias, share a byte. Buffers whose ranges interleave without
 //     sharing a byte (columns of one pitched matrix) are accepted.
+// kOutOfMemory when buffers interleave in more than 2^26 runs.
 // Cost: sorting the pieces; for buffers whose ranges interleave, their contiguous runs.
 absl::Status CheckMemoryOverlap(const std::vector<Buffer>& destination);
 

@@ -278,9 +278,12 @@ absl::Status CheckSpan(Side side, const Buffer& b) {
       return out(absl::StrCat("shape ", List(b.shape), " with strides ", List(b.strides), " is past 2^63 elements"));
     }
   }
-  Index bits, bytes;
-  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, Index{64}, &bits) ||
-      __builtin_add_overflow(offset, bits / 8, &bytes)) {
+  // A snapshot may hold a wider dtype than its buffer. In whole bytes behind the offset, all of it counted in bits.
+  const Index width = b.convert_rne ? 64 : DtypeBits(b.dtype);
+  Index bits, offset_bits;
+  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, width, &bits) ||
+      __builtin_mul_overflow(offset, Index{8}, &offset_bits) || __builtin_add_overflow(offset_bits, bits, &bits) ||
+      __builtin_add_overflow(bits, Index{7}, &bits)) {
     return out("the memory that it spans is past 2^63 bits");
   }
   return absl::OkStatus();
@@ -322,11 +325,12 @@ absl::Status CheckDtypes(const Manifest& m, const TensorIndex& tensors) {
     const Piece& p = b.pieces[i];
     if (p.kind != PieceKind::kTensor) return absl::OkStatus();
     const Dtype wanted = tensors.at(p.tensor)->dtype;
-    if (b.dtype == wanted || (b.convert_rne && DtypeConvertible(b.dtype, wanted))) return absl::OkStatus();
+    const bool converts = side == Side::kSource && b.convert_rne;
+    if (b.dtype == wanted || (converts && DtypeConvertible(b.dtype, wanted))) return absl::OkStatus();
     return Error(ErrorCode::kDtypeMismatch,
                  absl::StrCat(Where(side, b, i), ": the buffer is ", DtypeName(b.dtype), ", the tensor ",
                               DtypeName(wanted),
-                              b.convert_rne              ? "; there is no such conversion"
+                              converts                   ? "; there is no such conversion"
                               : side == Side::kSource    ? "; say \"convert\": \"rne\" to have the publisher convert"
                                                          : "; a destination holds the tensor's dtype"));
   }));

@@ -13,7 +13,7 @@
 //   kDtypeMismatch    a buffer of another dtype than its tensor's, without a conversion that exists
 //   kOverlap          two pieces of a destination buffer share an element; a destination buffer's strides put two
 //                     elements at one place; two destination buffers that are no aliases share a byte of a storage
-//   kMisalignedBlock  a destination box cuts a scale block; a box of a sub-byte dtype cuts a byte
+//   kMisalignedBlock  a destination box cuts a scale block; a box or zero fill of a sub-byte dtype cuts a byte
 //   kConflict         a destination rank holds a block without its scale
 
 #include "absl/status/status.h"
@@ -21,6 +21,7 @@
 
 namespace headrace {
 
+// kOutOfMemory where more than 2^26 contiguous runs would have to be compared (interleaved buffers of one storage).
 absl::Status Validate(const Manifest& manifest);
 
 }  // namespace headrace

@@ -1,0 +1,307 @@
+#include "planner/manifest_json.h"
+
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/status.h"
+#include "planner/testing/manifest_parts.h"
+#include "planner/testing/random_manifest.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::string_view kValid = R"({
+  "title": "t", "tensors": [{"name": "q", "shape": [4, 2], "dtype": "BF16"}, {"name": "q2", "shape": [2, 1], "dtype": "F32"}],
+  "source": [{"rank": 0, "buffer": "s", "dtype": "F32", "shape": [4, 2], "strides": [3, 1], "convert": "rne",
+              "pieces": [{"tensor": "q", "tensor_offset": [0, 0], "shape": [4, 2], "buffer_offset": [0, 0]}]}],
+  "destination": [{"rank": 1, "buffer": "d", "dtype": "BF16", "shape": [3, 4], "storage": {"id": "m", "offset_bytes": 8},
+                   "pieces": [{"tensor": "q", "tensor_offset": [0, 0], "shape": [4, 2], "buffer_offset": [0, 0],
+                               "axes": [1, 0], "view": [4, 2]},
+                              {"fill": "zero", "shape": [1, 4], "buffer_offset": [2, 0]}]},
+                  {"rank": 1, "buffer": "e", "dtype": "BF16", "shape": [3, 4], "storage": {"id": "m", "offset_bytes": 8},
+                   "pieces": [], "alias_of": "d"}],
+  "topology": {"source": [{"rank": 0, "host": "a", "domain": "a0"}], "destination": [{"rank": 1, "engine": "e0"}]},
+  "ignore": ["q"], "coupled": [{"weight": "q", "scale": "q2", "block": [2, 2]}], "expect": {"anything": [1.5, null]}})";
+
+std::string With(absl::string_view from, absl::string_view to) {
+  EXPECT_NE(kValid.find(from), absl::string_view::npos) << from;
+  const size_t at = kValid.find(from);
+  return absl::StrCat(kValid.substr(0, at), to, kValid.substr(at + from.size()));
+}
+
+void ExpectCode(const std::string& json, ErrorCode code, absl::string_view mention = "") {
+  const auto m = ParseManifest(json);
+  ASSERT_FALSE(m.ok()) << json;
+  EXPECT_EQ(std::string(CodeOf(m.status())), std::string(CodeName(code))) << m.status() << "\n" << json;
+  EXPECT_THAT(std::string(m.status().message()), HasSubstr(std::string(mention)));
+}
+
+TEST(ManifestJson, ReadsEveryField) {
+  const auto m = ParseManifest(kValid);
+  ASSERT_TRUE(m.ok()) << m.status();
+  EXPECT_EQ(m->tensors[0].name, "q");
+  EXPECT_EQ(m->tensors[0].shape, (Extents{4, 2}));
+  EXPECT_EQ(m->source[0].strides, (Extents{3, 1}));
+  EXPECT_TRUE(m->source[0].convert_rne);
+  EXPECT_EQ(m->source[0].dtype, Dtype::kF32);
+  const Buffer& d = m->destination[0];
+  EXPECT_EQ(d.rank, 1);
+  EXPECT_EQ(d.name, "d");
+  EXPECT_EQ(d.strides, (Extents{4, 1}));
+  EXPECT_EQ(d.storage->id, "m");
+  EXPECT_EQ(d.storage->offset_bytes, 8);
+  EXPECT_EQ(d.pieces[0].axes, (std::vector<int>{1, 0}));
+  EXPECT_EQ(*d.pieces[0].view, (Extents{4, 2}));
+  EXPECT_EQ(d.pieces[1].kind, PieceKind::kZero);
+  EXPECT_EQ(d.pieces[1].buffer_offset, (Extents{2, 0}));
+  EXPECT_EQ(*m->destination[1].alias_of, "d");
+  EXPECT_EQ(m->topology.source[0].domain, "a0");
+  EXPECT_EQ(m->topology.destination[0].engine, "e0");
+  EXPECT_EQ(m->ignore, std::vector<std::string>{"q"});
+  EXPECT_EQ(m->coupled[0].scale, "q2");
+  EXPECT_EQ(m->coupled[0].block, (Extents{2, 2}));
+}
+
+TEST(ManifestJson, RoundTripsInBothEncodings) {
+  const uint64_t seed = 41;
+  for (uint64_t n = 0; n < 2000; ++n) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed + n);
+    Random random(seed + n);
+    const Manifest m = RandomManifest(random);
+    const std::string json = ManifestToJson(m), cbor = ManifestToCbor(m);
+    const auto from_json = ParseManifest(json);
+    const auto from_cbor = ParseManifestCbor(cbor);
+    ASSERT_TRUE(from_json.ok()) << from_json.status();
+    ASSERT_TRUE(from_cbor.ok()) << from_cbor.status();
+    ASSERT_EQ(ManifestToJson(*from_json), json);
+    ASSERT_EQ(ManifestToCbor(*from_cbor), cbor);
+    ASSERT_EQ(ManifestToJson(*from_cbor), json);
+    for (size_t b = 0; b < m.destination.size(); ++b) {
+      ASSERT_EQ(from_json->destination[b].strides, m.destination[b].strides);
+      ASSERT_EQ(from_json->destination[b].pieces.size(), m.destination[b].pieces.size());
+    }
+  }
+}
+
+TEST(ManifestJson, RefusesWhatIsNotJson) {
+  for (const char* text :
+       {"", " ", "{", "nul", "{\"tensors\": [}", "[1, 2", "\"", "{} {}", "{\"a\":1,}", "\xff\xfe{}"}) {
+    ExpectCode(text, ErrorCode::kMalformed);
+  }
+  ExpectCode("[]", ErrorCode::kMalformed, "object");
+  ExpectCode("null", ErrorCode::kMalformed);
+  ExpectCode("17", ErrorCode::kMalformed);
+  for (size_t cut = 0; cut < kValid.size(); ++cut)
+    ExpectCode(std::string(kValid.substr(0, cut)), ErrorCode::kMalformed);
+}
+
+TEST(ManifestJson, RefusesTextThatIsNotUtf8) {
+  ExpectCode(With("\"name\": \"q\"", "\"name\": \"q\xff\""), ErrorCode::kMalformed);
+  ExpectCode(With("\"name\": \"q\"", "\"name\": \"\xc3\""), ErrorCode::kMalformed);
+  ExpectCode(With("\"name\": \"q\"", "\"name\": \"\xed\xa0\x80\""), ErrorCode::kMalformed);
+  ExpectCode(With("\"name\": \"q\"", "\"name\": \"\\ud800\""), ErrorCode::kMalformed);
+}
+
+TEST(ManifestJson, RefusesDeepNesting) {
+  for (int depth : {70, 1000, 200000}) {
+    ExpectCode(With("null", std::string(depth, '[') + std::string(depth, ']')), ErrorCode::kMalformed, "deep");
+    std::string open, close;
+    for (int i = 0; i < depth; ++i) open += "{\"a\":", close += "}";
+    ExpectCode(With("null", open + "1" + close), ErrorCode::kMalformed, "deep");
+    ExpectCode(std::string(depth, '['), ErrorCode::kMalformed);
+  }
+}
+
+TEST(ManifestJson, RefusesDuplicateKeysAnywhere) {
+  ExpectCode(With("\"title\": \"t\"", "\"title\": \"t\", \"title\": \"t\""), ErrorCode::kMalformed, "title");
+  ExpectCode(With("\"dtype\": \"BF16\"", "\"dtype\": \"BF16\", \"dtype\": \"BF16\""), ErrorCode::kMalformed, "dtype");
+  ExpectCode(With("\"fill\": \"zero\"", "\"fill\": \"zero\", \"fill\": \"keep\""), ErrorCode::kMalformed, "fill");
+  ExpectCode(With("\"fill\"", "\"sh\\u0061pe\": [1], \"fill\""), ErrorCode::kMalformed, "shape");
+  ExpectCode(With("\"ignore\": [\"q\"]", "\"ignore\": [\"q\"], \"ignore\": []"), ErrorCode::kMalformed, "ignore");
+  ExpectCode(With("\"anything\"", "\"anything\": 1, \"anything\""), ErrorCode::kMalformed, "anything");
+}
+
+TEST(ManifestJson, RefusesMissingFields) {
+  const char* const fields[] = {"\"name\": \"q\", ",           "\"shape\": [4, 2], ",  "\"rank\": 0, ",
+                                "\"buffer\": \"s\", ",         "\"dtype\": \"F32\", ", "\"tensor\": \"q\", ",
+                                "\"tensor_offset\": [0, 0], ", "\"id\": \"m\", ",      "\"weight\": \"q\", ",
+                                "\"scale\": \"q2\", "};
+  for (const char* field : fields) ExpectCode(With(field, ""), ErrorCode::kMalformed, "lacks");
+  ExpectCode(With(", \"buffer_offset\": [2, 0]", ""), ErrorCode::kMalformed, "buffer_offset");
+  ExpectCode(With(", \"dtype\": \"BF16\"}, ", "}, "), ErrorCode::kMalformed, "tensors[0]");
+  ExpectCode(With(", \"offset_bytes\": 8", ""), ErrorCode::kMalformed, "offset_bytes");
+  ExpectCode(With(", \"block\": [2, 2]", ""), ErrorCode::kMalformed, "block");
+  ExpectCode(With("\"pieces\": [], ", ""), ErrorCode::kMalformed, "pieces");
+  ExpectCode(With("\"rank\": 0, \"host\"", "\"host\""), ErrorCode::kMalformed, "topology.source[0]");
+  for (const char* side : {"source", "destination", "tensors"}) {
+    ExpectCode(absl::StrReplaceAll("{\"tensors\":[],\"source\":[],\"destination\":[]}",
+                                   {{absl::StrCat("\"", side, "\":[]"), "\"title\":\"\""}}),
+               ErrorCode::kMalformed, side);
+  }
+}
+
+TEST(ManifestJson, RefusesUnknownFields) {
+  ExpectCode(With("\"title\": \"t\"", "\"tilte\": \"t\""), ErrorCode::kMalformed, "tilte");
+  ExpectCode(With("\"name\": \"q\"", "\"name\": \"q\", \"stride\": 1"), ErrorCode::kMalformed, "stride");
+  ExpectCode(With("\"rank\": 0", "\"rank\": 0, \"Rank\": 0"), ErrorCode::kMalformed, "Rank");
+  ExpectCode(With("\"tensor\": \"q\"", "\"tensor\": \"q\", \"strides\": [1]"), ErrorCode::kMalformed, "strides");
+  ExpectCode(With("\"fill\": \"zero\"", "\"fill\": \"zero\", \"tensor\": \"q\""), ErrorCode::kMalformed, "tensor");
+  ExpectCode(With("\"fill\": \"zero\"", "\"fill\": \"zero\", \"axes\": [0, 1]"), ErrorCode::kMalformed, "axes");
+  ExpectCode(With("\"id\": \"m\"", "\"id\": \"m\", \"size\": 1"), ErrorCode::kMalformed, "size");
+  ExpectCode(With("\"host\": \"a\"", "\"host\": \"a\", \"engine\": \"e\""), ErrorCode::kMalformed, "engine");
+  ExpectCode(With("\"alias_of\": \"d\"", "\"convert\": \"rne\""), ErrorCode::kMalformed, "convert");
+  ExpectCode(With("\"weight\": \"q\"", "\"weight\": \"q\", \"x\": 0"), ErrorCode::kMalformed, "x");
+  ExpectCode(With("\"topology\": {", "\"topology\": {\"engines\": [], "), ErrorCode::kMalformed, "engines");
+}
+
+TEST(ManifestJson, RefusesWrongTypes) {
+  for (const char* wrong : {"null", "true", "\"0\"", "[0]", "{}", "1.5", "0.5e1"}) {
+    ExpectCode(With("\"rank\": 0", absl::StrCat("\"rank\": ", wrong)), ErrorCode::kMalformed, "rank");
+    ExpectCode(With("[3, 1]", absl::StrCat("[3, ", wrong, "]")), ErrorCode::kMalformed, "strides[1]");
+    ExpectCode(With("\"offset_bytes\": 8", absl::StrCat("\"offset_bytes\": ", wrong)), ErrorCode::kMalformed);
+  }
+  for (const char* wrong : {"null", "true", "0", "[]", "{}", "\"\""}) {
+    ExpectCode(With("\"name\": \"q\"", absl::StrCat("\"name\": ", wrong)), ErrorCode::kMalformed, "name");
+    ExpectCode(With("\"dtype\": \"F32\"", absl::StrCat("\"dtype\": ", wrong)), ErrorCode::kMalformed, "dtype");
+    ExpectCode(With("\"fill\": \"zero\"", absl::StrCat("\"fill\": ", wrong)), ErrorCode::kMalformed, "fill");
+    ExpectCode(With("\"convert\": \"rne\"", absl::StrCat("\"convert\": ", wrong)), ErrorCode::kMalformed, "convert");
+    ExpectCode(With("\"alias_of\": \"d\"", absl::StrCat("\"alias_of\": ", wrong)), ErrorCode::kMalformed, "alias_of");
+    ExpectCode(With("\"host\": \"a\"", absl::StrCat("\"host\": ", wrong)), ErrorCode::kMalformed, "host");
+    ExpectCode(With("\"ignore\": [\"q\"]", absl::StrCat("\"ignore\": [", wrong, "]")), ErrorCode::kMalformed, "ignore");
+  }
+  for (const char* wrong : {"null", "true", "0", "\"x\"", "{}"}) {
+    ExpectCode(With("\"view\": [4, 2]", absl::StrCat("\"view\": ", wrong)), ErrorCode::kMalformed, "view");
+    ExpectCode(With("\"axes\": [1, 0]", absl::StrCat("\"axes\": ", wrong)), ErrorCode::kMalformed, "axes");
+    ExpectCode(With("\"shape\": [4, 2]", absl::StrCat("\"shape\": ", wrong)), ErrorCode::kMalformed, "shape");
+    ExpectCode(With("\"pieces\": []", absl::StrCat("\"pieces\": ", wrong)), ErrorCode::kMalformed, "pieces");
+    ExpectCode(With("\"ignore\": [\"q\"]", absl::StrCat("\"ignore\": ", wrong)), ErrorCode::kMalformed, "ignore");
+  }
+  for (const char* wrong : {"null", "true", "0", "\"x\"", "[]"}) {
+    ExpectCode(With("{\"id\": \"m\", \"offset_bytes\": 8}", wrong), ErrorCode::kMalformed, "storage");
+    ExpectCode(With("\"topology\": {", absl::StrCat("\"topology\": ", wrong, ", \"expect2\": {")),
+               ErrorCode::kMalformed);
+  }
+  ExpectCode(With("\"BF16\"", "\"bf16\""), ErrorCode::kMalformed, "bf16");
+  ExpectCode(With("\"zero\"", "\"one\""), ErrorCode::kMalformed, "one");
+  ExpectCode(With("\"convert\": \"rne\"", "\"convert\": \"rtz\""), ErrorCode::kMalformed, "rtz");
+  ExpectCode(With("\"axes\": [1, 0]", "\"axes\": []"), ErrorCode::kMalformed, "axes");
+  ExpectCode(With("\"axes\": [1, 0]", "\"axes\": [-1, 0]"), ErrorCode::kMalformed, "axes");
+  ExpectCode(With("\"rank\": 0", "\"rank\": -1"), ErrorCode::kMalformed, "-1");
+}
+
+TEST(ManifestJson, IntegersPast64BitsAreOutOfBounds) {
+  for (const char* huge : {"9223372036854775808", "18446744073709551616", "-9223372036854775809", "1e19",
+                           "340282366920938463463374607431768211456"}) {
+    for (const char* place : {"\"strides\": [3, ", "\"view\": [4, ", "\"tensor_offset\": [0, ", "\"block\": [2, "}) {
+      const size_t at = kValid.find(place) + std::string(place).size();
+      std::string text(kValid);
+      ExpectCode(text.replace(at, 1, huge), ErrorCode::kOutOfBounds, "64 bits");
+    }
+    ExpectCode(absl::StrReplaceAll(kValid, {{"\"offset_bytes\": 8", absl::StrCat("\"offset_bytes\": ", huge)}}),
+               ErrorCode::kOutOfBounds);
+  }
+  ExpectCode(With("[4, 2], \"dtype\"", absl::StrCat("[4, ", std::string(400, '9'), "], \"dtype\"")),
+             ErrorCode::kOutOfBounds);
+  ExpectCode(With("\"shape\": [4, 2], \"strides\": [3, 1]", "\"shape\": [4294967296, 4294967296]"),
+             ErrorCode::kOutOfBounds, "2^63");
+  EXPECT_TRUE(ParseManifest(With("\"offset_bytes\": 8", "\"offset_bytes\": 9223372036854775807")).ok());
+  EXPECT_TRUE(ParseManifest(With("\"offset_bytes\": 8", "\"offset_bytes\": -9223372036854775808")).ok());
+}
+
+TEST(ManifestJson, EarlierCodesComeBeforeIntegersPast64Bits) {
+  const std::string huge = "9223372036854775808";
+  // Malformed, unknown_tensor and shape_mismatch stand before out_of_bounds in the list.
+  ExpectCode(
+      absl::StrReplaceAll(kValid, {{"\"offset_bytes\": 8", "\"offset_bytes\": " + huge}, {"\"fill\"", "\"fil\""}}),
+      ErrorCode::kMalformed);
+  auto text = [&](absl::string_view tensors, absl::string_view piece) {
+    return absl::StrCat(R"({"tensors": [)", tensors, R"(], "destination": [], "source": [{"rank": 0, "buffer": "b", )",
+                        R"("dtype": "U8", "shape": [4], "pieces": [)", piece, "]}]}");
+  };
+  const std::string tensor = R"({"name": "a", "shape": [4], "dtype": "U8"})";
+  auto piece = [](absl::string_view name, absl::string_view offset) {
+    return absl::StrCat(R"({"tensor": ")", name, R"(", "tensor_offset": )", offset,
+                        R"(, "shape": [4], "buffer_offset": [0]})");
+  };
+  ExpectCode(text(tensor, piece("a", "[" + huge + "]")), ErrorCode::kOutOfBounds);
+  ExpectCode(text(tensor + ", " + tensor, piece("a", "[" + huge + "]")), ErrorCode::kMalformed, "twice");
+  ExpectCode(text(tensor, piece("b", "[" + huge + "]")), ErrorCode::kUnknownTensor, "b");
+  ExpectCode(text(tensor, piece("a", "[0, " + huge + "]")), ErrorCode::kShapeMismatch, "a");
+}
+
+TEST(ManifestCbor, RefusesBrokenBytes) {
+  const std::string cbor = ManifestToCbor(*ParseManifest(kValid));
+  auto expect_malformed = [](const std::string& bytes) {
+    const auto m = ParseManifestCbor(bytes);
+    ASSERT_FALSE(m.ok());
+    EXPECT_TRUE(HasCode(m.status(), ErrorCode::kMalformed)) << m.status();
+  };
+  for (size_t cut = 0; cut < cbor.size(); ++cut) expect_malformed(cbor.substr(0, cut));
+  expect_malformed(cbor + '\0');
+  expect_malformed("\x9b\x7f\xff\xff\xff\xff\xff\xff\xff");  // a list of 2^63 - 1 elements
+  expect_malformed("\xbb\x7f\xff\xff\xff\xff\xff\xff\xff");
+  expect_malformed("\x5b\x7f\xff\xff\xff\xff\xff\xff\xff");
+  expect_malformed(kValid.data());
+}
+
+TEST(ManifestCbor, RefusesDeepNesting) {
+  for (size_t depth : {100u, 1000u, 3000000u}) {
+    for (const char* opener : {"\x81", "\x9f", "\xa1\x61\x61", "\xbf\x61\x61"}) {
+      std::string bytes;
+      for (size_t i = 0; i < depth; ++i) bytes += opener;
+      const auto m = ParseManifestCbor(bytes + "\x01");
+      ASSERT_FALSE(m.ok());
+      EXPECT_TRUE(HasCode(m.status(), ErrorCode::kMalformed)) << m.status();
+    }
+  }
+}
+
+TEST(ManifestCbor, RefusesDuplicateKeysAndTextThatIsNotUtf8) {
+  const Manifest m = WholeManifest({{"q", {2}, Dtype::kU8}});
+  const std::string cbor = ManifestToCbor(m);
+  // {"tensors", "source", "destination"} and "source" once more.
+  std::string twice = cbor;
+  ASSERT_EQ(static_cast<uint8_t>(twice[0]), 0xA3);
+  twice[0] = '\xA4';
+  const auto duplicate = ParseManifestCbor(twice + "\x66source\x80");
+  ASSERT_FALSE(duplicate.ok());
+  EXPECT_THAT(std::string(duplicate.status().message()), HasSubstr("source"));
+  std::string text = cbor;
+  for (size_t at = text.find("\x61q"); at != std::string::npos; at = text.find("\x61q")) text[at + 1] = '\xff';
+  const auto broken = ParseManifestCbor(text);
+  ASSERT_FALSE(broken.ok());
+  EXPECT_TRUE(HasCode(broken.status(), ErrorCode::kMalformed));
+}
+
+TEST(ManifestCbor, RandomDamageIsNeverACrash) {
+  const uint64_t seed = 77;
+  Random random(seed);
+  const std::string cbor = ManifestToCbor(*ParseManifest(kValid));
+  int accepted = 0;
+  for (int n = 0; n < 50000; ++n) {
+    std::string bytes = cbor;
+    for (Index k = Uniform(random, 1, 4); k > 0; --k) {
+      bytes[static_cast<size_t>(Uniform(random, 0, static_cast<Index>(bytes.size()) - 1))] =
+          static_cast<char>(random());
+    }
+    const auto m = ParseManifestCbor(bytes);
+    if (m.ok()) {
+      ++accepted;
+      ASSERT_TRUE(ParseManifest(ManifestToJson(*m)).ok()) << "seed " << seed << ", case " << n;
+    } else {
+      ASSERT_TRUE(HasCode(m.status(), ErrorCode::kMalformed) || HasCode(m.status(), ErrorCode::kOutOfBounds) ||
+                  HasCode(m.status(), ErrorCode::kUnknownTensor) || HasCode(m.status(), ErrorCode::kShapeMismatch))
+          << m.status();
+    }
+  }
+  std::cout << accepted << " of 50000 damaged documents still read (seed " << seed << ")\n";
+}
+
+}  // namespace
+}  // namespace headrace
