@@ -1,10 +1,12 @@
 #include "loader/session/simulation.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace headrace {
