@@ -42,7 +42,8 @@ bool OnTensorAxes(const TensorSpec& t, const Extents& common, const Box& box, st
           continue;
         }
         if (count > static_cast<Index>(kMaxBoxes)) return false;
-        for (Index k = 0; k < count; ++k) finer.emplace_back((first + k) * common[next] + box.start[next], box.extent[next]);
+        for (Index k = 0; k < count; ++k)
+          finer.emplace_back((first + k) * common[next] + box.start[next], box.extent[next]);
       }
       if (finer.size() > kMaxBoxes) return false;
       ranges = std::move(finer);
@@ -73,8 +74,10 @@ absl::StatusOr<Held> HeldBoxes(const Manifest& m, const TensorSpec& tensor) {
       std::vector<Box> boxes;
       for (const PlacedBox& box : placed) {
         if (OnTensorAxes(tensor, axes.extents(), box.box, &boxes)) continue;
-        return Error(ErrorCode::kOutOfBounds, absl::StrCat(Where("destination", b, tensor.name), ": the view cuts the piece "
-                                                           "into more than ", kMaxBoxes, " boxes on the tensor's axes"));
+        return Error(ErrorCode::kOutOfBounds, absl::StrCat(Where("destination", b, tensor.name),
+                                                           ": the view cuts the piece "
+                                                           "into more than ",
+                                                           kMaxBoxes, " boxes on the tensor's axes"));
       }
       for (Box& box : boxes) held[b.rank].push_back({std::move(box), &b});
     }
@@ -88,10 +91,9 @@ absl::Status CheckBlocks(const Coupling& c, const TensorSpec& weight, const Held
       for (size_t i = 0; i < c.block.size(); ++i) {
         const Index end = h.box.start[i] + h.box.extent[i];
         if (h.box.start[i] % c.block[i] == 0 && (end % c.block[i] == 0 || end == weight.shape[i])) continue;
-        return Error(ErrorCode::kMisalignedBlock,
-                     absl::StrCat(Where("destination", *h.buffer, c.weight), ": box ", ToString(h.box),
-                                  " cuts a scale block of ", c.block[i], " along axis ", i,
-                                  "; shard at multiples of the block"));
+        return Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where("destination", *h.buffer, c.weight), ": box ",
+                                                               ToString(h.box), " cuts a scale block of ", c.block[i],
+                                                               " along axis ", i, "; shard at multiples of the block"));
       }
     }
   }
@@ -158,15 +160,16 @@ absl::Status CheckWholeBytes(const Buffer& b, const Piece& fill) {
     if (b.strides[i] == 1 && fill.shape[i] > 1) {
       along = i;
     } else {
-      whole = whole && (b.strides[i] * fill.buffer_offset[i]) % unit == 0 && (fill.shape[i] == 1 || b.strides[i] % unit == 0);
+      whole = whole && (b.strides[i] * fill.buffer_offset[i]) % unit == 0 &&
+              (fill.shape[i] == 1 || b.strides[i] % unit == 0);
     }
   }
   if (whole && along < fill.shape.size() && fill.shape[along] % unit == 0 && fill.buffer_offset[along] % unit == 0) {
     return absl::OkStatus();
   }
-  return Error(ErrorCode::kMisalignedBlock,
-               absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name, "\", fill \"zero\": ",
-                            DtypeName(b.dtype), " comes ", unit, " elements at a time, and the fill cuts a byte"));
+  return Error(ErrorCode::kMisalignedBlock, absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name,
+                                                         "\", fill \"zero\": ", DtypeName(b.dtype), " comes ", unit,
+                                                         " elements at a time, and the fill cuts a byte"));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ absl::Status CheckCount(Index more, const std::vector<Run>& runs, const Buffer& 
 
 // Lays a piece out: walks all axes but the innermost run of the box. Bit arithmetic, since dtypes may be sub-byte.
 absl::Status LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, int>& tensors, const Buffer& b,
-              Dtype dtype, const Piece& p, std::vector<Run>* out) {
+                      Dtype dtype, const Piece& p, std::vector<Run>* out) {
   const size_t axes = p.shape.size();
   const Index bits = DtypeBits(dtype);
   int tensor = p.kind == PieceKind::kZero ? kZeroFill : kKept;
@@ -213,7 +213,8 @@ class Proof {
     size_t next = 0;
     std::set<std::pair<int64_t, int64_t>> pairs;
     for (const Edge& e : plan_.edges) {
-      if (e.first != next || e.count == 0 || e.count > plan_.copies.size() - next) return Invalid("edges do not tile the copies");
+      if (e.first != next || e.count == 0 || e.count > plan_.copies.size() - next)
+        return Invalid("edges do not tile the copies");
       if (!pairs.emplace(e.source_rank, e.destination_rank).second) return Invalid("two edges join the same ranks");
       for (next = e.first; next < e.first + e.count; ++next) {
         const Copy& c = plan_.copies[next];
@@ -229,9 +230,8 @@ class Proof {
     std::vector<Runs> writes(m_.destination.size());
     for (const Copy& c : plan_.copies) {
       const Buffer& b = m_.destination[c.destination];
-      HR_RETURN_IF_ERROR(
-          LayCopy(c, false, SpanBytes(b, b.dtype), TensorBytes(c.tensor), b, &writes[c.destination],
-                  absl::StrCat("a copy of ", Name(m_, c.tensor), " leaves the destination ", Name(b))));
+      HR_RETURN_IF_ERROR(LayCopy(c, false, SpanBytes(b, b.dtype), TensorBytes(c.tensor), b, &writes[c.destination],
+                                 absl::StrCat("a copy of ", Name(m_, c.tensor), " leaves the destination ", Name(b))));
     }
     for (const ZeroFill& z : plan_.zero_fills) {
       const Buffer& b = m_.destination[z.destination];
@@ -270,8 +270,8 @@ class Proof {
       for (size_t i = 1; i < runs.size(); ++i) {
         if (runs[i - 1].first.place + runs[i - 1].first.bytes <= runs[i].first.place) continue;
         return Invalid(absl::StrCat("destinations ", Name(m_.destination[runs[i - 1].second]), " and ",
-                                    Name(m_.destination[runs[i].second]), " write the same byte ",
-                                    runs[i].first.place, " of storage \"", key.second, "\""));
+                                    Name(m_.destination[runs[i].second]), " write the same byte ", runs[i].first.place,
+                                    " of storage \"", key.second, "\""));
       }
     }
     return absl::OkStatus();
@@ -290,7 +290,8 @@ class Proof {
         return absl::StrCat(runs[i].bytes, " bytes at ", runs[i].place, " from byte ", runs[i].position, " of ",
                             Name(m_, runs[i].tensor));
       };
-      return Invalid(absl::StrCat("destination ", Name(b), " gets ", describe(got), " where it wants ", describe(wanted)));
+      return Invalid(
+          absl::StrCat("destination ", Name(b), " gets ", describe(got), " where it wants ", describe(wanted)));
     }
     return absl::OkStatus();
   }

@@ -20,7 +20,8 @@ class Missing {
   void Add(std::string place, const std::string& box, Index elements) {
     if (total_ == 0) first_ = absl::StrCat(place, " ", box);
     total_ += elements;
-    if (places_.size() <= kMaxListed && (places_.empty() || places_.back() != place)) places_.push_back(std::move(place));
+    if (places_.size() <= kMaxListed && (places_.empty() || places_.back() != place))
+      places_.push_back(std::move(place));
   }
 
   bool empty() const { return total_ == 0; }
@@ -68,8 +69,7 @@ void CollectShapes(const TensorSpec& tensor, const std::vector<Buffer>& buffers,
 }
 
 absl::StatusOr<std::vector<PlacedBox>> PlaceAll(const CommonAxes& axes, const TensorSpec& tensor,
-                                                const std::vector<Buffer>& buffers,
-                                                const std::vector<PieceRef>& refs) {
+                                                const std::vector<Buffer>& buffers, const std::vector<PieceRef>& refs) {
   std::vector<PlacedBox> out;
   for (const PieceRef& r : refs) {
     HR_ASSIGN_OR_RETURN(std::vector<PlacedBox> boxes,
@@ -152,7 +152,8 @@ void FindUnfilled(const Manifest& m, Missing* missing) {
     }
     if (elements == Volume(WholeBox(b.shape))) continue;  // pieces are disjoint
     Partition(WholeBox(b.shape), filled, [&](const Box& cell, absl::Span<const int> holders) {
-      if (holders.empty()) missing->Add(BufferName("destination", b) + " is in no piece at", ToString(cell), Volume(cell));
+      if (holders.empty())
+        missing->Add(BufferName("destination", b) + " is in no piece at", ToString(cell), Volume(cell));
     });
   }
 }
@@ -209,13 +210,14 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
     }
   }
   if (!uncovered.empty()) {
-    std::string also = unwanted.empty() ? "" : absl::StrCat(". Also offered and wanted by nobody: ", unwanted.Describe());
-    return Error(ErrorCode::kUncovered, absl::StrCat("destination elements without a source: ", uncovered.Describe(), also));
+    std::string also =
+        unwanted.empty() ? "" : absl::StrCat(". Also offered and wanted by nobody: ", unwanted.Describe());
+    return Error(ErrorCode::kUncovered,
+                 absl::StrCat("destination elements without a source: ", uncovered.Describe(), also));
   }
   if (!unwanted.empty()) {
-    return Error(ErrorCode::kUnwanted,
-                 absl::StrCat("offered, and wanted by no destination: ", unwanted.Describe(),
-                              ". Add a destination for it, or its name to \"ignore\""));
+    return Error(ErrorCode::kUnwanted, absl::StrCat("offered, and wanted by no destination: ", unwanted.Describe(),
+                                                    ". Add a destination for it, or its name to \"ignore\""));
   }
   return out;
 }

@@ -36,9 +36,8 @@ class Reader {
     if (j.contains("topology") && Object(j["topology"], "topology", {}, {"source", "destination"})) {
       const Json& t = j["topology"];
       auto side = [&](const char* key, bool source, std::vector<Placement>& out) {
-        List(t, "topology.", key, [&](const Json& e, const std::string& p) {
-          out.push_back(ReadPlacement(e, p, source));
-        });
+        List(t, "topology.", key,
+             [&](const Json& e, const std::string& p) { out.push_back(ReadPlacement(e, p, source)); });
       };
       side("source", true, m.topology.source);
       side("destination", false, m.topology.destination);
@@ -172,10 +171,10 @@ class Reader {
 
   Buffer ReadBuffer(const Json& j, const std::string& path, bool source) {
     Buffer b;
-    bool fields = source ? Object(j, path, {"rank", "buffer", "dtype", "shape", "pieces"},
-                                  {"strides", "storage", "alias_of", "convert"})
-                         : Object(j, path, {"rank", "buffer", "dtype", "shape", "pieces"},
-                                  {"strides", "storage", "alias_of"});
+    bool fields =
+        source ? Object(j, path, {"rank", "buffer", "dtype", "shape", "pieces"},
+                        {"strides", "storage", "alias_of", "convert"})
+               : Object(j, path, {"rank", "buffer", "dtype", "shape", "pieces"}, {"strides", "storage", "alias_of"});
     if (!fields) return b;
     b.rank = Rank(j["rank"], path + ".rank");
     b.name = Text(j["buffer"], path + ".buffer");
@@ -261,8 +260,8 @@ bool IsUtf8(absl::string_view text) {
 }
 
 // Builds the document from either encoding, and refuses what the library's own reader would hide or choke on: duplicate
-// keys (silently dropped), deep nesting (CBOR's reader recurses), sizes past the input (CBOR's reader throws), text that
-// is not UTF-8 (unchecked in CBOR; it cannot be written again).
+// keys (silently dropped), deep nesting (CBOR's reader recurses), sizes past the input (CBOR's reader throws), text
+// that is not UTF-8 (unchecked in CBOR; it cannot be written again).
 class DocumentReader {
  public:
   DocumentReader(size_t input_bytes, Json* document) : input_bytes_(input_bytes), dom_(*document, false) {}
@@ -309,9 +308,7 @@ class DocumentReader {
     return false;
   }
 
-  bool Utf8(const std::string& text) {
-    return IsUtf8(text) || Fail(ErrorCode::kMalformed, "text that is not UTF-8");
-  }
+  bool Utf8(const std::string& text) { return IsUtf8(text) || Fail(ErrorCode::kMalformed, "text that is not UTF-8"); }
 
   // `elements` is what the input announces, or the largest size_t.
   bool Open(size_t elements) {
@@ -377,9 +374,8 @@ Json ListToJson(const std::vector<T>& items) {
 }
 
 Json ToJson(const Manifest& m) {
-  Json j = {{"tensors", ListToJson(m.tensors)},
-            {"source", ListToJson(m.source)},
-            {"destination", ListToJson(m.destination)}};
+  Json j = {
+      {"tensors", ListToJson(m.tensors)}, {"source", ListToJson(m.source)}, {"destination", ListToJson(m.destination)}};
   if (!m.topology.source.empty() || !m.topology.destination.empty()) {
     j["topology"] = {{"source", ListToJson(m.topology.source)}, {"destination", ListToJson(m.topology.destination)}};
   }

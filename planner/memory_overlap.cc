@@ -86,9 +86,9 @@ void ForEachOffset(const std::vector<std::pair<Index, Index>>& loops, size_t fro
 
 absl::Status CheckStrides(const Buffer& b) {
   auto error = [&] {
-    return Error(ErrorCode::kOverlap, absl::StrCat(Where(b), ": shape [", absl::StrJoin(b.shape, ", "),
-                                                   "] with strides [", absl::StrJoin(b.strides, ", "),
-                                                   "] puts two elements at one place"));
+    return Error(ErrorCode::kOverlap,
+                 absl::StrCat(Where(b), ": shape [", absl::StrJoin(b.shape, ", "), "] with strides [",
+                              absl::StrJoin(b.strides, ", "), "] puts two elements at one place"));
   };
   const auto loops = Loops(b);
   bool nested = true;

@@ -84,7 +84,8 @@ absl::Status CheckAlias(Side side, const Buffer& b, const Buffer* target) {
     return malformed(absl::StrCat("dtypes differ, ", DtypeName(b.dtype), " and ", DtypeName(target->dtype)));
   }
   if (b.storage.has_value() != target->storage.has_value() ||
-      (b.storage && (b.storage->id != target->storage->id || b.storage->offset_bytes != target->storage->offset_bytes))) {
+      (b.storage &&
+       (b.storage->id != target->storage->id || b.storage->offset_bytes != target->storage->offset_bytes))) {
     return malformed("storages differ");
   }
   return absl::OkStatus();
@@ -93,7 +94,8 @@ absl::Status CheckAlias(Side side, const Buffer& b, const Buffer* target) {
 absl::Status CheckPieceForm(Side side, const Buffer& b, size_t i) {
   const Piece& p = b.pieces[i];
   if (side == Side::kSource && p.kind == PieceKind::kZero) {
-    return Error(ErrorCode::kMalformed, absl::StrCat(Where(side, b, i), ": a source cannot fill; say \"keep\" for "
+    return Error(ErrorCode::kMalformed, absl::StrCat(Where(side, b, i),
+                                                     ": a source cannot fill; say \"keep\" for "
                                                      "elements that it does not offer"));
   }
   if (p.axes.empty()) return absl::OkStatus();
@@ -101,9 +103,8 @@ absl::Status CheckPieceForm(Side side, const Buffer& b, size_t i) {
   std::sort(sorted.begin(), sorted.end());
   for (size_t k = 0; k < sorted.size(); ++k) {
     if (sorted[k] != static_cast<int>(k) || sorted.size() != p.shape.size()) {
-      return Error(ErrorCode::kMalformed,
-                   absl::StrCat(Where(side, b, i), ": axes [", absl::StrJoin(p.axes, ", "),
-                                "] is no permutation of its ", p.shape.size(), " axes"));
+      return Error(ErrorCode::kMalformed, absl::StrCat(Where(side, b, i), ": axes [", absl::StrJoin(p.axes, ", "),
+                                                       "] is no permutation of its ", p.shape.size(), " axes"));
     }
   }
   return absl::OkStatus();
@@ -179,7 +180,8 @@ absl::Status CheckNames(const Manifest& m, const TensorIndex& tensors) {
 std::optional<Index> Product(const Extents& extents, bool zero_as_one) {
   Index product = 1;
   for (Index e : extents) {
-    if (e < 0 || __builtin_mul_overflow(product, zero_as_one ? std::max<Index>(e, 1) : e, &product)) return std::nullopt;
+    if (e < 0 || __builtin_mul_overflow(product, zero_as_one ? std::max<Index>(e, 1) : e, &product))
+      return std::nullopt;
   }
   return product;
 }
@@ -203,9 +205,9 @@ absl::Status CheckShapes(const Manifest& m, const TensorIndex& tensors) {
     const TensorSpec& t = *tensors.at(p.tensor);
     const Extents& view = p.view ? *p.view : t.shape;
     if (p.tensor_offset.size() != view.size() || p.shape.size() != view.size()) {
-      return mismatch(Where(side, b, i),
-                      absl::StrCat("tensor_offset ", List(p.tensor_offset), " and shape ", List(p.shape),
-                                   " must have as many axes as the tensor's ", p.view ? "view " : "shape ", List(view)));
+      return mismatch(Where(side, b, i), absl::StrCat("tensor_offset ", List(p.tensor_offset), " and shape ",
+                                                      List(p.shape), " must have as many axes as the tensor's ",
+                                                      p.view ? "view " : "shape ", List(view)));
     }
     // Products that do not fit are out_of_bounds, found later.
     std::optional<Index> viewed = Product(view, false), whole = Product(t.shape, false);
@@ -238,14 +240,15 @@ absl::Status CheckShapes(const Manifest& m, const TensorIndex& tensors) {
 absl::Status CheckExtents(const std::string& where, const char* what, const Extents& shape, Dtype dtype) {
   for (Index e : shape) {
     if (e < 0) {
-      return Error(ErrorCode::kOutOfBounds, absl::StrCat(where, ": ", what, " ", List(shape), " has a negative extent"));
+      return Error(ErrorCode::kOutOfBounds,
+                   absl::StrCat(where, ": ", what, " ", List(shape), " has a negative extent"));
     }
   }
   std::optional<Index> elements = Product(shape, true);
   Index bits;
   if (!elements || __builtin_mul_overflow(*elements, Index{DtypeBits(dtype)}, &bits)) {
-    return Error(ErrorCode::kOutOfBounds, absl::StrCat(where, ": ", what, " ", List(shape), " of ", DtypeName(dtype),
-                                                       " is past 2^63 bits"));
+    return Error(ErrorCode::kOutOfBounds,
+                 absl::StrCat(where, ": ", what, " ", List(shape), " of ", DtypeName(dtype), " is past 2^63 bits"));
   }
   return absl::OkStatus();
 }
@@ -303,8 +306,8 @@ absl::Status CheckBounds(const Manifest& m, const TensorIndex& tensors) {
     if (p.kind == PieceKind::kTensor) {
       const TensorSpec& t = *tensors.at(p.tensor);
       if (p.view) HR_RETURN_IF_ERROR(CheckExtents(where, "view", *p.view, t.dtype));
-      HR_RETURN_IF_ERROR(CheckInside(where, p.view ? "view" : "tensor", p.tensor_offset, p.shape,
-                                     p.view ? *p.view : t.shape));
+      HR_RETURN_IF_ERROR(
+          CheckInside(where, p.view ? "view" : "tensor", p.tensor_offset, p.shape, p.view ? *p.view : t.shape));
     }
     Extents laid = p.shape;  // along the buffer's axes
     for (size_t k = 0; k < p.axes.size(); ++k) laid[p.axes[k]] = p.shape[k];
@@ -312,7 +315,8 @@ absl::Status CheckBounds(const Manifest& m, const TensorIndex& tensors) {
   }));
   for (const Coupling& c : m.coupled) {
     for (Index extent : c.block) {
-      if (extent < 0) return Error(ErrorCode::kOutOfBounds, absl::StrCat("coupled weight \"", c.weight, "\": a negative block"));
+      if (extent < 0)
+        return Error(ErrorCode::kOutOfBounds, absl::StrCat("coupled weight \"", c.weight, "\": a negative block"));
     }
   }
   return absl::OkStatus();
@@ -327,12 +331,12 @@ absl::Status CheckDtypes(const Manifest& m, const TensorIndex& tensors) {
     const Dtype wanted = tensors.at(p.tensor)->dtype;
     const bool converts = side == Side::kSource && b.convert_rne;
     if (b.dtype == wanted || (converts && DtypeConvertible(b.dtype, wanted))) return absl::OkStatus();
-    return Error(ErrorCode::kDtypeMismatch,
-                 absl::StrCat(Where(side, b, i), ": the buffer is ", DtypeName(b.dtype), ", the tensor ",
-                              DtypeName(wanted),
-                              converts                   ? "; there is no such conversion"
-                              : side == Side::kSource    ? "; say \"convert\": \"rne\" to have the publisher convert"
-                                                         : "; a destination holds the tensor's dtype"));
+    return Error(
+        ErrorCode::kDtypeMismatch,
+        absl::StrCat(Where(side, b, i), ": the buffer is ", DtypeName(b.dtype), ", the tensor ", DtypeName(wanted),
+                     converts                ? "; there is no such conversion"
+                     : side == Side::kSource ? "; say \"convert\": \"rne\" to have the publisher convert"
+                                             : "; a destination holds the tensor's dtype"));
   }));
   // A snapshot of a buffer has one dtype.
   for (const Buffer& b : m.source) {
