@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "cli/demo/demo_command.h"
+#include "cli/demo/rank.h"
 #include "cli/plan_command.h"
 #include "cli/rehearse_command.h"
 #include "cli/report.h"
@@ -32,6 +34,26 @@ int Main(int argc, char** argv) {
   rehearsing->add_flag("--dump", rehearse.dump, "print the raw bits of every destination element");
   rehearsing->add_flag("--json", rehearse.json, "print one JSON document");
   rehearsing->callback([&] { exit_status = Run(rehearse); });
+
+  DemoCommand demo;
+  CLI::App* demonstrating = app.add_subcommand(
+      "demo", "Swap a real model's weights, twice, from trainer processes into two engines that serve meanwhile");
+  demonstrating->add_option("--model", demo.model, "a checkpoint directory (safetensors and config.json)")->required();
+  demonstrating->add_option("--oracle", demo.oracle, "tools/model/oracle.py, which checks every byte")->required();
+  demonstrating->add_option("--python", demo.python, "a Python with the oracle's packages")->capture_default_str();
+  demonstrating->add_option("--scenario", demo.scenarios, "megatron, fsdp")
+      ->check(CLI::IsMember({"megatron", "fsdp"}))
+      ->capture_default_str();
+  demonstrating->add_option("--transport", demo.transport, "host: mapped memory; ucx: messages")
+      ->check(CLI::IsMember({"host", "ucx"}))
+      ->capture_default_str();
+  demonstrating->add_option("--shadow", demo.shadow, "host: a second set of buffers; off: in place, the engine pauses")
+      ->check(CLI::IsMember({"host", "off"}))
+      ->capture_default_str();
+  demonstrating->add_flag("--json", demo.json, "print one JSON document");
+  demonstrating->callback([&] { exit_status = Run(demo); });
+  app.add_subcommand("demo-trainer", "")->group("")->callback([&] { exit_status = RunDemoTrainer(); });
+  app.add_subcommand("demo-worker", "")->group("")->callback([&] { exit_status = RunDemoWorker(); });
 
   app.add_subcommand("rehearse-rank", "")->group("")->callback([&] { exit_status = RunRehearsedRank(); });
 

@@ -19,7 +19,8 @@
 
 namespace headrace {
 
-absl::StatusOr<ChildProcess> ChildProcess::Start(std::string name, const std::vector<std::string>& arguments) {
+absl::StatusOr<ChildProcess> ChildProcess::Start(std::string name, const std::string& program,
+                                                 const std::vector<std::string>& arguments) {
   int input[2], output[2];
   auto failed = [&](const char* what) {
     return Error(errno == EAGAIN || errno == ENOMEM || errno == EMFILE ? ErrorCode::kOutOfMemory : ErrorCode::kIo,
@@ -30,7 +31,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(std::string name, const std::ve
     close(input[0]), close(input[1]);
     return failed("pipe");
   }
-  std::vector<std::string> words = {"headrace"};
+  std::vector<std::string> words = {program.empty() ? "headrace" : program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -43,7 +44,11 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(std::string name, const std::ve
     if (getppid() != parent) _exit(127);
     dup2(input[0], STDIN_FILENO);
     dup2(output[1], STDOUT_FILENO);
-    execv("/proc/self/exe", argv.data());
+    if (program.empty()) {
+      execv("/proc/self/exe", argv.data());
+    } else {
+      execvp(argv[0], argv.data());
+    }
     _exit(127);
   }
   close(input[0]);

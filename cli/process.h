@@ -16,8 +16,10 @@ namespace headrace {
 
 class ChildProcess {
  public:
-  // Runs this program again with `arguments`; `name` is for messages. kOutOfMemory or kIo when it cannot start.
-  static absl::StatusOr<ChildProcess> Start(std::string name, const std::vector<std::string>& arguments);
+  // Runs `program` (looked up in PATH; empty: this program again) with `arguments`; `name` is for messages.
+  // kOutOfMemory or kIo when it cannot start; a program that does not exist ends with status 127.
+  static absl::StatusOr<ChildProcess> Start(std::string name, const std::string& program,
+                                            const std::vector<std::string>& arguments);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   // Kills the child if it still runs.

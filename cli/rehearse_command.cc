@@ -145,7 +145,7 @@ absl::Status RunProcesses(const std::string& manifest_text, const std::string& t
                           const std::vector<Role>& roles, const JobOptions& job, Results* results) {
   std::vector<ChildProcess> children;
   for (const Role& role : roles) {
-    HR_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start(role.Name(), {"rehearse-rank"}));
+    HR_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start(role.Name(), "", {"rehearse-rank"}));
     const Json orders = {{"publisher", role.publisher}, {"engine", role.engine},
                          {"index", role.index},         {"transport", transport},
                          {"job", job.job},              {"token", job.token},
