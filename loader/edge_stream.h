@@ -10,6 +10,7 @@
 // All messages of one generation carry the tag StreamTag(generation), so that what is left of a generation that was
 // given up never matches a later receive. Order within a tag is the transport's promise.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>

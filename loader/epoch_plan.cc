@@ -1,6 +1,7 @@
 #include "loader/epoch_plan.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -13,25 +14,24 @@
 namespace headrace {
 namespace {
 
-// Adds a fragment's tensors to the list: new ones at the end, known ones must agree.
-absl::Status MergeTensors(const std::vector<TensorSpec>& add, const std::string& who,
-                          absl::flat_hash_map<std::string, size_t>* index, std::vector<TensorSpec>* tensors) {
-  for (const TensorSpec& t : add) {
-    auto [it, fresh] = index->emplace(t.name, tensors->size());
-    if (fresh) {
-      tensors->push_back(t);
-      continue;
-    }
-    const TensorSpec& known = (*tensors)[it->second];
+using TensorIndex = absl::flat_hash_map<std::string, size_t>;
+
+// Where tensors of a fragment are known already, they must be the same.
+absl::Status CheckTensors(const std::vector<TensorSpec>& declared, const std::string& who, const TensorIndex& index,
+                          const std::vector<TensorSpec>& tensors) {
+  for (const TensorSpec& t : declared) {
+    const auto it = index.find(t.name);
+    if (it == index.end()) continue;
+    const TensorSpec& known = tensors[it->second];
     if (known.shape != t.shape) {
       return Error(ErrorCode::kShapeMismatch,
                    absl::StrCat(who, " declares tensor \"", t.name, "\" with shape [", absl::StrJoin(t.shape, ", "),
                                 "], another member with [", absl::StrJoin(known.shape, ", "), "]"));
     }
     if (known.dtype != t.dtype) {
-      return Error(ErrorCode::kDtypeMismatch, absl::StrCat(who, " declares tensor \"", t.name, "\" as ",
-                                                           DtypeName(t.dtype), ", another member as ",
-                                                           DtypeName(known.dtype)));
+      return Error(ErrorCode::kDtypeMismatch,
+                   absl::StrCat(who, " declares tensor \"", t.name, "\" as ", DtypeName(t.dtype),
+                                ", another member as ", DtypeName(known.dtype)));
     }
   }
   return absl::OkStatus();
@@ -52,31 +52,41 @@ std::string EncodeFragment(const Manifest& part) { return ManifestToCbor(part); 
 
 absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
   EpochPlan e;
-  absl::flat_hash_map<std::string, size_t> index;
+  TensorIndex index;
   for (const proto::EpochStart::Member& member : epoch.members()) {
     const MemberKey key = MemberKey::From(member.id());
     const std::string who = NameOf(key);
-    HR_ASSIGN_OR_RETURN(Manifest part, ParseManifestCbor(member.layout().manifest_fragment()));
+    absl::StatusOr<Manifest> parsed = ParseManifestCbor(member.layout().manifest_fragment());
+    if (!parsed.ok()) {
+      return ErrorFromName(CodeOf(parsed.status()),
+                           absl::StrCat("the layout of ", who, ": ", parsed.status().message()));
+    }
+    const Manifest& part = *parsed;
     const bool source = key.role == proto::PUBLISHER;
     const std::vector<Placement>& placed = source ? part.topology.source : part.topology.destination;
     const std::vector<Buffer>& buffers = source ? part.source : part.destination;
-    const bool alone = (source ? part.destination : part.source).empty() && placed.size() == 1 &&
-                       std::all_of(buffers.begin(), buffers.end(),
-                                   [&](const Buffer& b) { return b.rank == placed[0].rank; });
+    const bool alone =
+        (source ? part.destination : part.source).empty() && placed.size() == 1 &&
+        std::all_of(buffers.begin(), buffers.end(), [&](const Buffer& b) { return b.rank == placed[0].rank; });
     if (!alone) {
-      return Error(ErrorCode::kMalformed, absl::StrCat("the layout of ", who, " must place exactly its own rank and "
+      return Error(ErrorCode::kMalformed, absl::StrCat("the layout of ", who,
+                                                       " must place exactly its own rank and "
                                                        "hold that rank's buffers alone"));
     }
     const int64_t rank = placed[0].rank;
     const bool fresh = source ? e.publishers_.emplace(rank, key.rank).second : e.receivers_.emplace(rank, key).second;
     if (!fresh) return Error(ErrorCode::kMalformed, absl::StrCat(who, " uses rank ", rank, " of another member"));
+    HR_RETURN_IF_ERROR(CheckTensors(part.tensors, who, index, e.manifest_.tensors));
     if (source) {
       e.source_ranks_.push_back(rank);  // members come by rank
-      HR_RETURN_IF_ERROR(MergeTensors(part.tensors, who, &index, &e.manifest_.tensors));
+      for (const TensorSpec& t : part.tensors) {
+        if (index.emplace(t.name, e.manifest_.tensors.size()).second) e.manifest_.tensors.push_back(t);
+      }
       e.manifest_.source.insert(e.manifest_.source.end(), part.source.begin(), part.source.end());
       e.manifest_.topology.source.push_back(placed[0]);
       MergeOnce(part.ignore, &e.manifest_.ignore, [](const std::string& s) { return s; });
-      MergeOnce(part.coupled, &e.manifest_.coupled, [](const Coupling& c) { return c.weight; });
+      MergeOnce(part.coupled, &e.manifest_.coupled,
+                [](const Coupling& c) { return std::tie(c.weight, c.scale, c.block); });
     } else {
       e.destination_ranks_[key] = rank;
       e.manifest_.destination.insert(e.manifest_.destination.end(), part.destination.begin(), part.destination.end());

@@ -15,20 +15,15 @@
 
 namespace headrace {
 
-// A member's part of the manifest: its own buffers, its placement, and (publishers) the tensors that it knows, what may
-// be ignored and what is coupled. The placement's rank is the rank of all its buffers.
-struct Fragment {
-  int64_t rank = 0;
-  Manifest part;
-};
-
-// Encodes a publisher's or receiver's fragment for Layout.manifest_fragment.
+// Encodes a member's part of the manifest for Layout.manifest_fragment: its own buffers, its placement, whose rank they
+// all carry, and (publishers) the tensors that it knows, what may be ignored and what is coupled.
 std::string EncodeFragment(const Manifest& part);
 
 class EpochPlan {
  public:
   // kMalformed and the other manifest errors: as ParseManifestCbor and BuildPlan; fragments that declare one tensor
-  // differently are kShapeMismatch or kDtypeMismatch, two members with one rank kMalformed.
+  // differently are kShapeMismatch or kDtypeMismatch, two members with one rank or another coupling of one weight
+  // kMalformed. A fragment's error names its member.
   static absl::StatusOr<EpochPlan> Make(const proto::EpochStart& epoch);
 
   const Manifest& manifest() const { return manifest_; }

@@ -17,6 +17,14 @@ constexpr int kMaxWindow = 4;
 // A copy is one step between two looks at `interrupted`; longer ones are cut into steps of about this size.
 constexpr Index kStepBytes = 64 << 20;
 
+// A transport's error, with the publisher's name before its message.
+absl::Status Naming(const absl::Status& status, const IncomingEdge& edge) {
+  const ErrorCode code = HasCode(status, ErrorCode::kPeerLost)   ? ErrorCode::kPeerLost
+                         : HasCode(status, ErrorCode::kDeadline) ? ErrorCode::kDeadline
+                                                                 : ErrorCode::kTransport;
+  return Error(code, absl::StrCat("receiving from ", edge.name, ": ", status.message()));
+}
+
 double Seconds(absl::Time since) { return absl::ToDoubleSeconds(absl::Now() - since); }
 
 // Calls f with consecutive parts of the box, cut along its outermost loop (or its run) so that each is a step.
@@ -64,8 +72,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const Manifest& manif
     return Error(ErrorCode::kStagingTooSmall, absl::StrCat("the staging cap is ", options.staging_bytes,
                                                            " bytes; one chunk needs ", options.chunk_bytes));
   }
-  e->window_ = static_cast<int>(
-      std::clamp<int64_t>(chunks / static_cast<int64_t>(e->edges_.size()), 1, kMaxWindow));
+  e->window_ = static_cast<int>(std::clamp<int64_t>(chunks / static_cast<int64_t>(e->edges_.size()), 1, kMaxWindow));
   for (const IncomingEdge& edge : e->edges_) e->streams_.emplace_back(plan, edge.edge, options.chunk_bytes);
   e->peers_.resize(e->edges_.size());
   return e;
@@ -84,7 +91,8 @@ absl::Status Executor::CheckSum(const IncomingEdge& edge, size_t copy, uint64_t 
   return Error(ErrorCode::kVerificationFailed,
                absl::StrCat("tensor \"", manifest_.tensors[c.tensor].name, "\" from ", edge.name, ", buffer \"",
                             manifest_.source[c.source].name, "\" to rank ", manifest_.destination[c.destination].rank,
-                            ", buffer \"", manifest_.destination[c.destination].name, "\": the bytes that arrived are "
+                            ", buffer \"", manifest_.destination[c.destination].name,
+                            "\": the bytes that arrived are "
                             "not those that were published. The generation was not committed"));
 }
 
@@ -112,6 +120,8 @@ absl::Status Executor::RunMapped(const Request& request, TransferStats* stats) {
         return absl::OkStatus();
       }));
       std::memcpy(&wanted, sums + i * sizeof wanted, sizeof wanted);
+      // Sums that differ because the slot was overwritten meanwhile are no corruption.
+      if (wanted != got) HR_RETURN_IF_ERROR(CheckSlot(slot, incarnation_, request.generation, edge.name));
       HR_RETURN_IF_ERROR(CheckSum(edge, edge.edge.first + i, wanted, got));
       ++stats->copies;
       stats->bytes += copy.bytes();
@@ -120,8 +130,8 @@ absl::Status Executor::RunMapped(const Request& request, TransferStats* stats) {
   stats->transfer_seconds += Seconds(begin);
   const absl::Time verify = absl::Now();
   for (size_t e = 0; e < edges_.size(); ++e) {
-    HR_RETURN_IF_ERROR(CheckSlot(edges_[e].slots[request.slot_of_edge[e]]->bytes(), incarnation_, request.generation,
-                                 edges_[e].name));
+    HR_RETURN_IF_ERROR(
+        CheckSlot(edges_[e].slots[request.slot_of_edge[e]]->bytes(), incarnation_, request.generation, edges_[e].name));
   }
   stats->verify_seconds += Seconds(verify);
   return absl::OkStatus();
@@ -157,9 +167,11 @@ absl::Status Executor::RunStreams(const Request& request, TransferStats* stats) 
       std::unique_ptr<std::byte[]> chunk = std::move(free.back());
       free.pop_back();
       const absl::Span<std::byte> message(chunk.get(), streams_[e].message_bytes(p.posted));
-      HR_ASSIGN_OR_RETURN(PeerId peer, PeerOf(e, request.deadline));
-      HR_ASSIGN_OR_RETURN(OpId op, transport_->Receive(peer, StreamTag(request.generation), message));
-      pending.emplace(op, Pending{e, p.posted++, std::move(chunk)});
+      absl::StatusOr<PeerId> peer = PeerOf(e, request.deadline);
+      if (!peer.ok()) return Naming(peer.status(), edges_[e]);
+      absl::StatusOr<OpId> op = transport_->Receive(*peer, StreamTag(request.generation), message);
+      if (!op.ok()) return Naming(op.status(), edges_[e]);
+      pending.emplace(*op, Pending{e, p.posted++, std::move(chunk)});
     }
     return absl::OkStatus();
   };
@@ -185,9 +197,11 @@ absl::Status Executor::RunStreams(const Request& request, TransferStats* stats) 
       if (absl::Now() > request.deadline) {
         std::string waiting;
         for (size_t e = 0; e < edges_.size(); ++e) {
-          if (progress[e].done < streams_[e].messages()) absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", edges_[e].name);
+          if (progress[e].done < streams_[e].messages())
+            absl::StrAppend(&waiting, waiting.empty() ? "" : ", ", edges_[e].name);
         }
-        return Error(ErrorCode::kDeadline, absl::StrCat("the transfer did not end in time; missing bytes of ", waiting));
+        return Error(ErrorCode::kDeadline,
+                     absl::StrCat("the transfer did not end in time; missing bytes of ", waiting));
       }
       std::vector<Completion> completions;
       transport_->Poll(absl::Milliseconds(20), &completions);
@@ -196,11 +210,7 @@ absl::Status Executor::RunStreams(const Request& request, TransferStats* stats) 
         if (it == pending.end()) continue;
         Pending done = std::move(it->second);
         pending.erase(it);
-        const IncomingEdge& edge = edges_[done.edge];
-        if (!c.status.ok()) {
-          return Error(HasCode(c.status, ErrorCode::kPeerLost) ? ErrorCode::kPeerLost : ErrorCode::kTransport,
-                       absl::StrCat("receiving from ", edge.name, ": ", c.status.message()));
-        }
+        if (!c.status.ok()) return Naming(c.status, edges_[done.edge]);
         Progress& p = progress[done.edge];
         const EdgeStream& stream = streams_[done.edge];
         stream.Unpack(
@@ -219,10 +229,11 @@ absl::Status Executor::RunStreams(const Request& request, TransferStats* stats) 
     return absl::OkStatus();
   };
   absl::Status status = run();
-  // Chunks belong to the transport until their receives end: cancel what is left before they are freed.
-  if (!pending.empty()) {
+  // Chunks belong to the transport until their receives end: cancel what is left before they are freed. The publisher
+  // drops its end too, so the next generation connects anew.
+  if (!status.ok()) {
     for (size_t e = 0; e < edges_.size(); ++e) {
-      if (!progress[e].active || !peers_[e]) continue;
+      if (!progress[e].active || !peers_[e] || progress[e].done == streams_[e].messages()) continue;
       transport_->Disconnect(*peers_[e]);
       peers_[e].reset();
     }

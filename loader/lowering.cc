@@ -18,6 +18,27 @@ void AppendBoxes(BufferBox box, std::vector<std::pair<Index, Index>> loops, std:
   for (Index i = 0; i < extent; ++i, box.offset += stride) AppendBoxes(box, loops, out);
 }
 
+// Whether two pieces share an element of their buffer.
+bool Overlap(const Piece& a, const Piece& b) {
+  for (size_t i = 0; i < a.shape.size(); ++i) {
+    const size_t axis = a.axes.empty() ? i : a.axes[i];
+    const size_t k = b.axes.empty() ? axis : std::find(b.axes.begin(), b.axes.end(), axis) - b.axes.begin();
+    const Index a_begin = a.buffer_offset[axis], b_begin = b.buffer_offset[axis];
+    if (a_begin + a.shape[i] <= b_begin || b_begin + b.shape[k] <= a_begin) return false;
+  }
+  return true;
+}
+
+// Destination pieces never overlap; a source's may.
+bool Disjoint(const std::vector<const Piece*>& pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (Overlap(*pieces[i], *pieces[k])) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 kernels::StridedCopy Lower(const Copy& copy, const std::byte* source, std::byte* destination) {
@@ -48,6 +69,7 @@ kernels::StridedCopy LowerSourceBox(const Copy& copy, const std::byte* from, std
 std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype) {
   const Index bits = DtypeBits(dtype);
   std::vector<BufferBox> out;
+  std::vector<const Piece*> pieces;
   Index elements = 0, whole = 1;
   for (Index e : buffer.shape) whole *= e;
   for (const Piece& p : buffer.pieces) {
@@ -60,6 +82,7 @@ std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype
       if (p.shape[i] > 1) loops.emplace_back(buffer.strides[p.axes.empty() ? i : p.axes[i]], p.shape[i]);
     }
     elements += volume;
+    pieces.push_back(&p);
     std::sort(loops.begin(), loops.end(), std::greater<>());
     Index run = 1;
     while (!loops.empty() && loops.back().first == run) {
@@ -77,8 +100,8 @@ std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype
     }
     AppendBoxes({offset * bits / 8, run * bits / 8, {}}, std::move(byte_loops), &out);
   }
-  // Destination pieces do not overlap: as many elements as the buffer spans are the whole buffer, without gaps.
-  if (out.size() > 1 && elements == whole && elements == SpanElements(buffer)) {
+  // As many elements as the buffer spans are the whole buffer, without gaps.
+  if (out.size() > 1 && elements == whole && elements == SpanElements(buffer) && Disjoint(pieces)) {
     out = {{0, SpanBytes(buffer, dtype), {}}};
   }
   return out;

@@ -110,6 +110,12 @@ void Member::WaitFor(std::unique_lock<std::mutex>& lock, absl::Time deadline) {
   }
 }
 
+void Member::Notify() {
+  // Under the lock, or a waiter that has just asked would miss it.
+  std::lock_guard<std::mutex> lock(mutex_);
+  changed_.notify_all();
+}
+
 void Member::Fail(const absl::Status& status) {
   Step([&](int64_t now, MemberActions* actions) {
     session_->Fail(status, now, actions);

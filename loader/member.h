@@ -76,6 +76,8 @@ class Member {
     }
     return absl::OkStatus();
   }
+  // Has Wait ask again: something that no effect tells has changed.
+  void Notify();
   // Ends the session by our own error, which the others learn.
   void Fail(const absl::Status& status);
   // Leaves in order and sends what is queued. The derived class has released what it must.

@@ -19,7 +19,6 @@
 namespace headrace {
 namespace {
 
-
 constexpr absl::Duration kReconnectTimeout = absl::Seconds(5);
 
 class PublisherImpl final : public Publisher, private Member {
@@ -28,7 +27,9 @@ class PublisherImpl final : public Publisher, private Member {
                 std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                 std::unique_ptr<ControlClient> client)
       : Member(std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); }),
-        options_(options), memory_(std::move(memory)), transport_(std::move(transport)) {}
+        options_(options),
+        memory_(std::move(memory)),
+        transport_(std::move(transport)) {}
 
   ~PublisherImpl() override {
     Stop();
@@ -62,9 +63,10 @@ class PublisherImpl final : public Publisher, private Member {
                                   : now + absl::ToInt64Nanoseconds(std::max(deadline - begin, absl::ZeroDuration()));
       return publisher().Publish(generation, wait_ns, now, actions);
     }));
-    HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "a free slot",
-                            [&] { return write_slot_.has_value() || !publish_failed_.ok(); }));
+    HR_RETURN_IF_ERROR(
+        Wait(absl::InfiniteFuture(), "a free slot", [&] { return write_slot_.has_value() || !publish_failed_.ok(); }));
     if (!publish_failed_.ok()) return publish_failed_;
+    HR_RETURN_IF_ERROR(AwaitSender(generation, *write_slot_, deadline));
     const absl::Time copying = absl::Now();
     writer_->Write(slots_[*write_slot_]->bytes(), IncarnationStamp(session().incarnation()), generation);
     const absl::Time end = absl::Now();
@@ -79,11 +81,19 @@ class PublisherImpl final : public Publisher, private Member {
   absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) override {
     absl::Status aborted;
     HR_RETURN_IF_ERROR(Wait(deadline, absl::StrCat("the engines' commit of generation ", generation), [&] {
+      aborted = absl::OkStatus();
       for (int engine : engines_) {
         if (committed_[engine] >= generation) continue;
-        auto it = aborted_.find(engine);
-        if (it == aborted_.end() || it->second.first < generation) return false;
-        aborted = it->second.second;
+        if (auto it = aborted_.find(engine); it != aborted_.end() && it->second.first >= generation) {
+          aborted = it->second.second;
+        } else if (auto left = left_.find(engine); left != left_.end()) {
+          aborted = Error(ErrorCode::kAborted, absl::StrCat(NameOf(left->second),
+                                                            " left; its engine does not commit "
+                                                            "generation ",
+                                                            generation));
+        } else {
+          return false;
+        }
       }
       return true;
     }));
@@ -126,7 +136,11 @@ class PublisherImpl final : public Publisher, private Member {
       committed_[committed->engine] = std::max(committed_[committed->engine], committed->generation);
     } else if (const auto* aborted = std::get_if<EngineAbortedEffect>(&effect)) {
       aborted_[aborted->engine] = {aborted->generation, aborted->status};
-      drops_.push_back(aborted->engine);
+      if (!transport_->capabilities().map) orders_.push_back(Drop{aborted->engine, std::nullopt});
+    } else if (const auto* left = std::get_if<LeftEffect>(&effect)) {
+      if (left->member.role != proto::RECEIVER) return;
+      left_.emplace(left->member.engine, left->member);
+      if (!transport_->capabilities().map) orders_.push_back(Drop{left->member.engine, left->member.rank});
     }
   }
 
@@ -144,8 +158,10 @@ class PublisherImpl final : public Publisher, private Member {
       if (it != memory_.end() && it->second != nullptr) {
         memory[static_cast<int>(i)] = it->second;
       } else if (SpanElements(b) > 0 && !b.pieces.empty()) {
-        return Error(ErrorCode::kInvalidOption, absl::StrCat("publisher rank ", options_.rank, " was given no memory "
-                                                             "for its buffer \"", b.name, "\""));
+        return Error(ErrorCode::kInvalidOption, absl::StrCat("publisher rank ", options_.rank,
+                                                             " was given no memory "
+                                                             "for its buffer \"",
+                                                             b.name, "\""));
       }
     }
     writer_.emplace(manifest, plan_->plan(), rank, std::move(memory));
@@ -169,8 +185,8 @@ class PublisherImpl final : public Publisher, private Member {
         if (MemberKey::From(member.id()) != receiver) continue;
         const std::string& address = member.layout().transport_address();
         HR_ASSIGN_OR_RETURN(PeerId peer, transport_->Connect(address, deadline));
-        streams_.emplace(receiver, Stream{address, peer, std::make_unique<EdgeStream>(plan_->plan(), edge,
-                                                                                      options_.chunk_bytes)});
+        streams_.emplace(
+            receiver, Stream{address, peer, std::make_unique<EdgeStream>(plan_->plan(), edge, options_.chunk_bytes)});
       }
     }
     sending_ = std::thread([this] { SendOrders(); });
@@ -180,35 +196,70 @@ class PublisherImpl final : public Publisher, private Member {
   // The transport's thread on two-sided transports: does what receivers ordered.
   void SendOrders() {
     while (!stop_sending_) {
-      std::deque<SendToEffect> orders;
-      std::deque<int> drops;
+      std::deque<Order> orders;
       {
         std::lock_guard<std::mutex> lock(mutex());
         std::swap(orders, orders_);
-        std::swap(drops, drops_);
+        taking_orders_ = !orders.empty();
       }
-      for (int engine : drops) {
-        for (const auto& [receiver, stream] : streams_) {
-          if (receiver.engine == engine) sender_->Drop(stream.peer);
+      for (const Order& order : orders) {
+        if (const auto* drop = std::get_if<Drop>(&order)) {
+          for (const auto& [receiver, stream] : streams_) {
+            if (receiver.engine == drop->engine && receiver.rank == drop->worker.value_or(receiver.rank)) {
+              sender_->Drop(stream.peer);
+            }
+          }
+        } else {
+          StartSending(std::get<SendToEffect>(order));
         }
-      }
-      for (const SendToEffect& order : orders) {
-        auto it = streams_.find(order.receiver);
-        if (it == streams_.end()) continue;  // no edge: the session refuses such orders
-        Stream& to = it->second;
-        if (sender_->TakeFailure(to.peer)) {
-          transport_->Disconnect(to.peer);
-          absl::StatusOr<PeerId> peer = transport_->Connect(to.address, absl::Now() + kReconnectTimeout);
-          if (!peer.ok()) continue;  // the receiver's own deadline, or its death, tells the job
-          to.peer = *peer;
-        }
-        sender_->Start(to.peer, to.stream.get(), &writer_->layout(), slots_[order.slot]->bytes(), order.generation);
       }
       sender_->Progress(absl::Milliseconds(sender_->active() > 0 ? 1 : 5));
-      std::lock_guard<std::mutex> lock(mutex());
-      stats_.peak_staging_bytes = sender_->peak_staging_bytes();
+      bool awaited;
+      {
+        std::lock_guard<std::mutex> lock(mutex());
+        stats_.peak_staging_bytes = sender_->peak_staging_bytes();
+        taking_orders_ = false;
+        for (size_t i = 0; i < slots_.size(); ++i) slot_is_read_[i] = sender_->Reads(slots_[i]->bytes());
+        awaited = sender_awaited_;
+      }
+      if (awaited) Notify();
     }
   }
+
+  void StartSending(const SendToEffect& order) {
+    auto it = streams_.find(order.receiver);
+    if (it == streams_.end()) return;  // no edge: the session refuses such orders
+    Stream& to = it->second;
+    if (sender_->TakeFailure(to.peer)) {
+      transport_->Disconnect(to.peer);
+      absl::StatusOr<PeerId> peer = transport_->Connect(to.address, absl::Now() + kReconnectTimeout);
+      if (!peer.ok()) return;  // the receiver's own deadline, or its death, tells the job
+      to.peer = *peer;
+    }
+    sender_->Start(to.peer, to.stream.get(), &writer_->layout(), slots_[order.slot]->bytes(), order.generation);
+  }
+
+  // A receiver that gave a generation up has released its slot, while the sending thread may still read it.
+  absl::Status AwaitSender(uint64_t generation, int slot, absl::Time deadline) {
+    if (sender_ == nullptr) return absl::OkStatus();
+    absl::Status idle = Wait(deadline, "the end of sending out of a slot", [&] {
+      sender_awaited_ = !orders_.empty() || taking_orders_ || slot_is_read_[slot];
+      return !sender_awaited_;
+    });
+    if (idle.ok() || !status().ok()) return idle;
+    HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) {
+      sender_awaited_ = false;
+      return publisher().AbandonSlot(generation);
+    }));
+    return idle;
+  }
+
+  // What the sending thread is asked to do, in this order.
+  struct Drop {
+    int engine = 0;             // gave a generation up, or
+    std::optional<int> worker;  // this one of its workers left
+  };
+  using Order = std::variant<SendToEffect, Drop>;
 
   struct Stream {
     std::string address;
@@ -218,12 +269,13 @@ class PublisherImpl final : public Publisher, private Member {
 
   const PublisherOptions options_;
   const std::map<std::string, const std::byte*> memory_;
-  const std::unique_ptr<Transport> transport_;
   std::optional<EpochPlan> plan_;
   std::optional<SnapshotWriter> writer_;
   std::vector<std::unique_ptr<Region>> slots_;
   std::map<MemberKey, Stream> streams_;
   std::unique_ptr<Sender> sender_;
+  // Destroyed before the sender's chunks, which may be in flight.
+  const std::unique_ptr<Transport> transport_;
   std::atomic<bool> stop_sending_ = false;
   std::thread sending_;
 
@@ -232,11 +284,14 @@ class PublisherImpl final : public Publisher, private Member {
   bool ready_ = false;
   std::optional<int> write_slot_;
   absl::Status publish_failed_;
-  std::deque<SendToEffect> orders_;
-  std::deque<int> drops_;  // engines that gave a generation up
+  std::deque<Order> orders_;
+  bool taking_orders_ = false;
+  bool sender_awaited_ = false;
+  bool slot_is_read_[kSnapshotSlots] = {};  // by the sending thread
   std::set<int> engines_;
   std::map<int, uint64_t> committed_;
   std::map<int, std::pair<uint64_t, absl::Status>> aborted_;
+  std::map<int, MemberKey> left_;  // by engine: its first worker that left
   PublisherStats stats_;
 };
 
@@ -254,8 +309,8 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Join(const PublisherOption
   HR_ASSIGN_OR_RETURN(auto client, Member::ConnectTo(options.job));
   auto session = std::make_unique<PublisherSession>(
       Member::SessionOptions(options.job, MemberKey::Publisher(options.rank), std::move(layout)));
-  auto publisher = std::make_unique<PublisherImpl>(options, std::move(memory), std::move(transport),
-                                                   std::move(session), std::move(client));
+  auto publisher = std::make_unique<PublisherImpl>(options, std::move(memory), std::move(transport), std::move(session),
+                                                   std::move(client));
   HR_RETURN_IF_ERROR(publisher->Start());
   return publisher;
 }

@@ -58,8 +58,8 @@ class Publisher {
   // kGenerationNotGrowing; kDeadline names the receivers that still hold both slots; kPeerLost and other ends of the
   // session.
   virtual absl::Status Publish(uint64_t generation, absl::Time deadline) = 0;
-  // Waits until every engine committed `generation` or a newer one. kAborted with the worker's own error when an
-  // engine gave it up.
+  // Waits until every engine committed `generation` or a newer one. When an engine gave it up: the worker's own error,
+  // under its code, naming the worker. kAborted: a worker left without whom its engine cannot commit. kDeadline.
   virtual absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) = 0;
   // Waits until no receiver reads a slot, then leaves. kDeadline: left all the same.
   virtual absl::Status Close(absl::Time deadline) = 0;

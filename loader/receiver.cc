@@ -20,7 +20,9 @@ class ReceiverImpl final : public Receiver, private Member {
                std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                std::unique_ptr<ControlClient> client)
       : Member(std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); }),
-        options_(options), memory_(std::move(memory)), transport_(std::move(transport)) {}
+        options_(options),
+        memory_(std::move(memory)),
+        transport_(std::move(transport)) {}
 
   ~ReceiverImpl() override { Stop(); }
 
@@ -44,37 +46,37 @@ class ReceiverImpl final : public Receiver, private Member {
   absl::StatusOr<uint64_t> NextGeneration(absl::Time deadline) override {
     HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
       wait_ended_ = absl::OkStatus();
-      const int64_t until = deadline == absl::InfiniteFuture()
-                                ? kNoDeadline
-                                : now + absl::ToInt64Nanoseconds(std::max(deadline - absl::Now(), absl::ZeroDuration()));
+      const int64_t until =
+          deadline == absl::InfiniteFuture()
+              ? kNoDeadline
+              : now + absl::ToInt64Nanoseconds(std::max(deadline - absl::Now(), absl::ZeroDuration()));
       return receiver().ExpectGeneration(until, now, actions);
     }));
-    HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "a generation",
-                            [&] { return !announced_.empty() || !wait_ended_.ok(); }));
+    HR_RETURN_IF_ERROR(
+        Wait(absl::InfiniteFuture(), "a generation", [&] { return !announced_.empty() || !wait_ended_.ok(); }));
     std::lock_guard<std::mutex> lock(mutex());
     if (announced_.empty()) return wait_ended_;
     return announced_.front().generation;
   }
 
   absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) override {
-    HR_RETURN_IF_ERROR(status());
+    const bool in_place = options_.shadow == Shadow::kOff;
+    const absl::Status moved = CheckMemory(memory);
     Executor::Request request;
-    {
-      std::lock_guard<std::mutex> lock(mutex());
+    // One step, so that a decision to give the generation up comes before it or during it, never between.
+    HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) -> absl::Status {
+      HR_RETURN_IF_ERROR(session().status());
+      if (auto it = discarded_.find(generation); it != discarded_.end()) return it->second;
       if (announced_.empty() || announced_.front().generation != generation) {
         return Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not the next one"));
       }
-      const std::vector<int> slots = announced_.front().slots;
+      HR_RETURN_IF_ERROR(receiver().Begin(generation, /*touches_live=*/in_place && moved.ok()));
+      for (int publisher : publisher_of_edge_) request.slot_of_edge.push_back(announced_.front().slots[publisher]);
       announced_.pop_front();
-      for (int publisher : publisher_of_edge_) request.slot_of_edge.push_back(slots[publisher]);
-      discarded_.reset();
+      discarded_.erase(discarded_.begin(), discarded_.lower_bound(generation));
       commit_.reset();
       start_refused_ = absl::OkStatus();
-    }
-    const bool in_place = options_.shadow == Shadow::kOff;
-    absl::Status moved = CheckMemory(memory);
-    HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) {
-      return receiver().Begin(generation, /*touches_live=*/in_place && moved.ok());
+      return absl::OkStatus();
     }));
     request.generation = generation;
     request.destination = in_place ? live_ : shadow_->buffers();
@@ -89,26 +91,21 @@ class ReceiverImpl final : public Receiver, private Member {
     absl::Status verdict = moved.ok() ? executor_->Run(request, &transfer) : moved;
     if (verdict.ok() && in_place) commit_boxes_->Fill(live_);
     const absl::Time voted = absl::Now();
-    bool discarded;
-    {
-      std::lock_guard<std::mutex> lock(mutex());
+    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
       stats_.transfer_seconds = transfer.transfer_seconds;
       stats_.verify_seconds = transfer.verify_seconds;
       stats_.copies = transfer.copies;
       stats_.bytes = transfer.bytes;
       stats_.peak_staging_bytes = transfer.peak_staging_bytes;
-      discarded = discarded_.has_value();
-    }
-    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
-      return discarded ? receiver().Stopped(generation, now, actions)
-                       : receiver().Vote(generation, verdict, now, actions);
+      return discarded_.contains(generation) ? receiver().Stopped(generation, now, actions)
+                                             : receiver().Vote(generation, verdict, now, actions);
     }));
     HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "the decision",
-                            [&] { return commit_ == generation || discarded_.has_value(); }));
+                            [&] { return commit_ == generation || discarded_.contains(generation); }));
     std::lock_guard<std::mutex> lock(mutex());
     stats_.decision_seconds = absl::ToDoubleSeconds(absl::Now() - voted);
     if (commit_ == generation) return absl::OkStatus();
-    return verdict.ok() ? *discarded_ : verdict;
+    return verdict.ok() ? discarded_.at(generation) : verdict;
   }
 
   absl::Status Commit(uint64_t generation) override {
@@ -170,8 +167,7 @@ class ReceiverImpl final : public Receiver, private Member {
     } else if (const auto* discard = std::get_if<DiscardEffect>(&effect)) {
       // One that was not begun is over before it started.
       std::erase_if(announced_, [&](const AnnouncedEffect& a) { return a.generation == discard->generation; });
-      discarded_ = discard->status;
-      discarded_generation_ = discard->generation;
+      discarded_[discard->generation] = discard->status;
     } else if (const auto* committed = std::get_if<EngineCommittedEffect>(&effect)) {
       if (committed->engine == options_.engine) engine_committed_ = committed->generation;
     }
@@ -214,9 +210,9 @@ class ReceiverImpl final : public Receiver, private Member {
         for (const std::string& key : ready_->region_keys[publisher]) {
           HR_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> slot, transport_->Map(peer, key, deadline));
           if (static_cast<int64_t>(slot->bytes().size()) < incoming.layout->bytes()) {
-            return Error(ErrorCode::kTransport, absl::StrCat("the slot of ", incoming.name, " has ",
-                                                             slot->bytes().size(), " bytes, the plan needs ",
-                                                             incoming.layout->bytes()));
+            return Error(ErrorCode::kTransport,
+                         absl::StrCat("the slot of ", incoming.name, " has ", slot->bytes().size(),
+                                      " bytes, the plan needs ", incoming.layout->bytes()));
           }
           incoming.slots.push_back(std::move(slot));
         }
@@ -225,9 +221,9 @@ class ReceiverImpl final : public Receiver, private Member {
       edges.push_back(std::move(incoming));
     }
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes};
-    HR_ASSIGN_OR_RETURN(executor_, Executor::Create(plan_->manifest(), plan_->plan(), transport_.get(),
-                                                    std::move(edges), IncarnationStamp(session().incarnation()),
-                                                    executor));
+    HR_ASSIGN_OR_RETURN(executor_,
+                        Executor::Create(plan_->manifest(), plan_->plan(), transport_.get(), std::move(edges),
+                                         IncarnationStamp(session().incarnation()), executor));
     return absl::OkStatus();
   }
 
@@ -251,7 +247,7 @@ class ReceiverImpl final : public Receiver, private Member {
   absl::Status Interruption(uint64_t generation) {
     std::lock_guard<std::mutex> lock(mutex());
     if (!session().status().ok()) return session().status();
-    if (discarded_ && discarded_generation_ == generation) return *discarded_;
+    if (auto it = discarded_.find(generation); it != discarded_.end()) return it->second;
     return start_refused_;
   }
 
@@ -272,8 +268,7 @@ class ReceiverImpl final : public Receiver, private Member {
   absl::Status wait_ended_;
   absl::Status start_refused_;
   std::optional<uint64_t> commit_;
-  std::optional<absl::Status> discarded_;
-  uint64_t discarded_generation_ = 0;
+  std::map<uint64_t, absl::Status> discarded_;  // by generation, from the last staged one on
   uint64_t engine_committed_ = 0;
   ReceiverStats stats_;
 };
@@ -289,6 +284,21 @@ absl::Status CheckDeclared(const ReceiverOptions& options, const Manifest& part,
                  absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
                               "\" is declared with shape [", absl::StrJoin(b.shape, ", "), "] and ",
                               it == memory.end() ? "has no memory" : "its memory has another shape, strides or none"));
+  }
+  // Bytes that are written through one name must be those that are read through another.
+  std::map<std::string, std::pair<std::string, const std::byte*>> storages;
+  for (const Buffer& b : part.destination) {
+    auto apart = [&](const std::string& other) {
+      return Error(ErrorCode::kDestinationMoved,
+                   absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
+                                "\" is declared to share the memory of \"", other, "\" but lies elsewhere"));
+    };
+    const std::byte* first = memory.at(b.name).data;
+    if (b.alias_of && memory.contains(*b.alias_of) && memory.at(*b.alias_of).data != first) return apart(*b.alias_of);
+    if (!b.storage || SpanElements(b) == 0) continue;
+    const std::byte* storage = first - b.storage->offset_bytes;
+    const auto [it, fresh] = storages.emplace(b.storage->id, std::make_pair(b.name, storage));
+    if (!fresh && it->second.second != storage) return apart(it->second.first);
   }
   return absl::OkStatus();
 }

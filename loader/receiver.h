@@ -79,7 +79,8 @@ class Receiver {
   //   part: this worker's destination buffers and exactly one destination placement whose rank they carry; source and
   //     tensors may be empty (tensors that it names must agree with the publishers').
   //   memory: every buffer by name, aliases too.
-  // Errors: as Publisher::Join; kOutOfMemory for the shadow; kDestinationMoved when `memory` is not what `part` says.
+  // Errors: as Publisher::Join; kOutOfMemory for the shadow; kDestinationMoved when `memory` is not what `part` says,
+  // aliases and storages that lie apart included.
   static absl::StatusOr<std::unique_ptr<Receiver>> Join(const ReceiverOptions& options, const Manifest& part,
                                                         std::map<std::string, BufferMemory> memory,
                                                         std::unique_ptr<Transport> transport);
@@ -90,8 +91,9 @@ class Receiver {
   virtual absl::StatusOr<uint64_t> NextGeneration(absl::Time deadline) = 0;
 
   // Brings `generation` in, verifies it, votes, and waits for the decision. `memory` restates the host's buffers: a
-  // change is kDestinationMoved before anything is written. kAborted names the worker that gave the generation up and
-  // why; this worker's own error is returned as it is. Afterwards serving() says what may be served.
+  // change is kDestinationMoved before anything is written. This worker's own error is returned as it is; when another
+  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kInvalidOption: not
+  // the generation that NextGeneration returned. Afterwards serving() says what may be served.
   virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
 
   // The engine is paused: makes the staged generation live, and waits until every worker of the engine did. An error

@@ -23,16 +23,31 @@ void Sender::Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layo
 }
 
 void Sender::Drop(PeerId peer) {
+  Collect(absl::ZeroDuration());
+  bool unfinished = false;
   for (auto& edge : edges_) {
-    if (edge->peer == peer) edge->dropped = true;
+    if (edge->peer != peer) continue;
+    edge->dropped = true;
+    unfinished = true;
+  }
+  // Nobody receives what is in flight, so its chunks would never come back; and the receiver disconnected at its end.
+  if (unfinished) {
+    transport_->Disconnect(peer);
+    failed_.insert(peer);
+    Collect(absl::ZeroDuration());
   }
   Forget();
 }
 
 // Removes edges that have nothing left to do.
 void Sender::Forget() {
-  std::erase_if(edges_, [](const auto& e) {
-    return e->in_flight == 0 && (e->dropped || e->next == e->stream->messages());
+  std::erase_if(edges_,
+                [](const auto& e) { return e->in_flight == 0 && (e->dropped || e->next == e->stream->messages()); });
+}
+
+bool Sender::Reads(absl::Span<const std::byte> slot) const {
+  return std::any_of(edges_.begin(), edges_.end(), [&](const auto& e) {
+    return e->slot.data() == slot.data() && !e->dropped && e->next < e->stream->messages();
   });
 }
 
@@ -70,8 +85,7 @@ void Sender::Post() {
   }
 }
 
-void Sender::Progress(absl::Duration max_wait) {
-  Post();
+void Sender::Collect(absl::Duration max_wait) {
   std::vector<Completion> completions;
   transport_->Poll(max_wait, &completions);
   for (const Completion& c : completions) {
@@ -87,6 +101,11 @@ void Sender::Progress(absl::Duration max_wait) {
     free_.push_back(std::move(chunk));
   }
   Forget();
+}
+
+void Sender::Progress(absl::Duration max_wait) {
+  Post();
+  Collect(max_wait);
 }
 
 }  // namespace headrace

@@ -29,14 +29,17 @@ class Sender {
   // arguments outlive the transfer or the next Drop of the peer.
   void Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
              uint64_t generation);
-  // Stops what was started for a peer: it gave the generation up, or died. Chunks in flight drain on their own.
+  // Stops what was started for a peer: it gave the generation up, or died. Where something was left to send, the peer
+  // is disconnected, which brings the chunks in flight back.
   void Drop(PeerId peer);
-  // True once after a send to the peer failed: connect to it anew before the next Start.
+  // True once after a send to the peer failed or Drop disconnected it: connect to it anew before the next Start.
   bool TakeFailure(PeerId peer) { return failed_.erase(peer) > 0; }
 
   // Posts what fits and polls for at most `max_wait`. A failed send ends that edge; the receiver's own receives fail or
   // run into their deadline, and the session learns of a dead peer, so there is nothing to report here.
   void Progress(absl::Duration max_wait);
+  // Whether an edge has bytes of this slot to pack.
+  bool Reads(absl::Span<const std::byte> slot) const;
   // Edges that are not sent completely.
   size_t active() const { return edges_.size(); }
   int64_t peak_staging_bytes() const { return peak_bytes_; }
@@ -57,6 +60,7 @@ class Sender {
       : transport_(transport), chunk_bytes_(chunk_bytes), staging_bytes_(staging_bytes) {}
 
   void Post();
+  void Collect(absl::Duration max_wait);
   void Forget();
 
   Transport* const transport_;

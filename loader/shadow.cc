@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "loader/transport/anonymous_memory.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -47,6 +48,11 @@ absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manif
     shadow->bytes_ += (SpanBytes(b, b.dtype) + 63) / 64 * 64;  // non-temporal stores want aligned buffers
   }
   if (shadow->bytes_ > 0) {
+    // Committing more than there is ends in the kernel's killing a process.
+    if (absl::Status fits = CheckMemoryAvailable(shadow->bytes_); !fits.ok()) {
+      return Error(ErrorCode::kOutOfMemory,
+                   absl::StrCat("rank ", rank, ", shadow buffers: ", fits.message(), ", or run without a shadow"));
+    }
     void* p = mmap(nullptr, shadow->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
       return Error(ErrorCode::kOutOfMemory,

@@ -7,7 +7,8 @@
 //   [0, 64)   header: SlotHeader
 //   [64, ..)  sums: one uint64 for each copy of this publisher's edges, in plan order
 //   [.., ..)  the publisher's source buffers, each at a multiple of 4096 bytes, with the buffer's strides and the
-//             tensor's dtype. Only the boxes that the plan reads are written.
+//             tensor's dtype. Only the boxes that the plan reads are written; of a buffer that is converted, all
+//             tensor pieces.
 //
 // Memory order: a generation is written between two stamps. `begin` is stored before the first byte changes, `end`
 // after the last one; a reader takes both before its first byte and again after its last (generation_changed).

@@ -1,0 +1,94 @@
+#include "loader/slot.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "loader/testing/naive_copy.h"
+#include "planner/status.h"
+#include "planner/testing/random_manifest.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SlotTest, HeaderSumsAndBuffersAreDisjointAndInside) {
+  for (int seed = 0; seed < testing::Share(1000); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    const Manifest m = RandomManifest(random);
+    const auto plan = BuildPlan(m);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      const SlotLayout layout(m, *plan, rank);
+      std::vector<std::pair<int64_t, int64_t>> parts = {{0, sizeof(SlotHeader)}};
+      for (const Edge& e : plan->edges) {
+        if (e.source_rank != rank) continue;
+        const int64_t at = layout.SumsOffset(e);
+        EXPECT_EQ(at % 8, 0);
+        parts.emplace_back(at, at + static_cast<int64_t>(e.count) * 8);
+      }
+      for (size_t s = 0; s < m.source.size(); ++s) {
+        int64_t reach = 0;
+        for (const Copy& c : plan->copies) {
+          if (c.source != static_cast<int>(s)) continue;
+          testing::VisitCopy(c, [&](Index from, Index, Index) { reach = std::max(reach, from + 1); });
+        }
+        if (reach == 0 || m.source[s].rank != rank) continue;
+        const int64_t at = layout.BufferOffset(static_cast<int>(s));
+        EXPECT_EQ(at % 4096, 0);
+        parts.emplace_back(at, at + reach);
+      }
+      std::sort(parts.begin(), parts.end());
+      for (size_t i = 0; i < parts.size(); ++i) {
+        EXPECT_LE(parts[i].second, i + 1 < parts.size() ? parts[i + 1].first : layout.bytes());
+      }
+    }
+  }
+}
+
+class StampsTest : public ::testing::Test {
+ protected:
+  absl::Status Check(uint64_t incarnation, uint64_t generation) {
+    return CheckSlot(absl::MakeConstSpan(slot_), incarnation, generation, "publisher rank 3");
+  }
+  void ExpectChanged(const absl::Status& status) {
+    EXPECT_TRUE(HasCode(status, ErrorCode::kGenerationChanged)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("publisher rank 3"));
+  }
+
+  std::vector<std::byte> slot_ = std::vector<std::byte>(4096);
+};
+
+TEST_F(StampsTest, AFreshSlotHoldsNothing) { ExpectChanged(Check(0, 0)); }
+
+TEST_F(StampsTest, AClosedSlotHoldsItsGenerationAlone) {
+  OpenSlot(absl::MakeSpan(slot_), 7, 1);
+  CloseSlot(absl::MakeSpan(slot_), 1);
+  EXPECT_TRUE(Check(7, 1).ok());
+  ExpectChanged(Check(7, 2));
+  ExpectChanged(Check(8, 1));
+}
+
+TEST_F(StampsTest, AWriteInProgressIsSeen) {
+  OpenSlot(absl::MakeSpan(slot_), 7, 1);
+  ExpectChanged(Check(7, 1));
+  CloseSlot(absl::MakeSpan(slot_), 1);
+  OpenSlot(absl::MakeSpan(slot_), 7, 3);
+  ExpectChanged(Check(7, 1));
+  ExpectChanged(Check(7, 3));
+  EXPECT_THAT(std::string(Check(7, 1).message()), HasSubstr("overwritten with 3"));
+  CloseSlot(absl::MakeSpan(slot_), 3);
+  EXPECT_TRUE(Check(7, 3).ok());
+}
+
+TEST_F(StampsTest, IncarnationsDiffer) {
+  EXPECT_NE(IncarnationStamp("run-1"), IncarnationStamp("run-2"));
+  EXPECT_NE(IncarnationStamp(""), IncarnationStamp("a"));
+}
+
+}  // namespace
+}  // namespace headrace

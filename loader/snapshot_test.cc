@@ -1,0 +1,220 @@
+#include "loader/snapshot.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/sum.h"
+#include "loader/lowering.h"
+#include "loader/testing/naive_copy.h"
+#include "loader/testing/side_memory.h"
+#include "planner/testing/element_oracle.h"
+#include "planner/testing/manifest_parts.h"
+#include "planner/testing/random_manifest.h"
+
+namespace headrace {
+namespace {
+
+using testing::SideMemory;
+using testing::VisitCopy;
+using testing::VisitPiece;
+
+std::map<int, const std::byte*> FirstBytes(const Manifest& m, int64_t rank, SideMemory* memory) {
+  std::map<int, const std::byte*> first;
+  for (size_t s = 0; s < m.source.size(); ++s) {
+    if (m.source[s].rank == rank) first[static_cast<int>(s)] = memory->First(m.source[s]);
+  }
+  return first;
+}
+
+// Writes generation 7 of all sources and checks slots, sums and what a receiver makes of them.
+void CheckSnapshots(const Manifest& m) {
+  const auto plan = BuildPlan(m);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  SideMemory source(m.source), live(m.destination), wanted(m.destination);
+  testing::PaintSource(m, 7, &source);
+  std::set<int64_t> sources, destinations;
+  for (const Buffer& b : m.source) sources.insert(b.rank);
+  for (const Buffer& b : m.destination) destinations.insert(b.rank);
+  for (int64_t rank : destinations) {
+    for (const Buffer& b : m.destination) {
+      if (b.rank != rank) continue;
+      for (const BufferBox& zero : BoxesOf(b, PieceKind::kZero, b.dtype)) Clear(zero, live.First(b));
+    }
+    testing::PaintDestination(m, rank, 7, &wanted);
+  }
+  for (int64_t rank : sources) {
+    const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, &source));
+    std::vector<std::byte> slot(writer.layout().bytes(), testing::kPoison);
+    writer.Write(absl::MakeSpan(slot), 99, 7);
+    ASSERT_TRUE(CheckSlot(absl::MakeConstSpan(slot), 99, 7, "it").ok());
+    std::set<int64_t> may_change;
+    for (int64_t i = 0; i < 64; ++i) may_change.insert(i);
+    for (const Edge& edge : plan->edges) {
+      if (edge.source_rank != rank) continue;
+      for (size_t i = 0; i < edge.count; ++i) {
+        const Copy& c = plan->copies[edge.first + i];
+        const int64_t at = writer.layout().BufferOffset(c.source);
+        const Buffer& to = m.destination[c.destination];
+        uint64_t naive = 0;
+        VisitCopy(c, [&](Index s, Index d, Index p) {
+          live.First(to)[d] = slot[at + s];
+          naive += kernels::SumRun(TensorKey(c.tensor), p, &slot[at + s], 1);
+          may_change.insert(at + s);
+        });
+        const int64_t sum_at = writer.layout().SumsOffset(edge) + static_cast<int64_t>(i) * 8;
+        uint64_t sum;
+        std::memcpy(&sum, &slot[sum_at], sizeof sum);
+        ASSERT_EQ(sum, naive);
+        for (int64_t k = 0; k < 8; ++k) may_change.insert(sum_at + k);
+        // The receiver's own sum, over what it has in its destination.
+        Copy landed = c;
+        landed.source_offset = c.destination_offset;
+        for (CopyLoop& l : landed.loops) l.source_stride = l.destination_stride;
+        ASSERT_EQ(kernels::Sum(Lower(landed, live.First(to), nullptr)), sum);
+      }
+    }
+    // A buffer that is converted is converted whole.
+    for (size_t s = 0; s < m.source.size(); ++s) {
+      const Buffer& b = m.source[s];
+      const bool read = std::any_of(plan->copies.begin(), plan->copies.end(),
+                                    [&](const Copy& c) { return c.source == static_cast<int>(s); });
+      if (b.rank != rank || !b.convert_rne || !read) continue;
+      for (const Piece& p : b.pieces) {
+        if (p.kind != PieceKind::kTensor) continue;
+        const Index bytes = DtypeBits(m.tensors[testing::TensorIndex(m, p.tensor)].dtype) / 8;
+        VisitPiece(m, b, p, [&](Index, Index place) {
+          const int64_t at = writer.layout().BufferOffset(static_cast<int>(s)) + place * bytes;
+          for (Index k = 0; k < bytes; ++k) may_change.insert(at + k);
+        });
+      }
+    }
+    for (size_t i = 0; i < slot.size(); ++i) {
+      if (!may_change.contains(i)) {
+        ASSERT_EQ(slot[i], testing::kPoison) << "source rank " << rank << ", slot byte " << i;
+      }
+    }
+  }
+  ASSERT_EQ(live.Difference(wanted), "");
+}
+
+TEST(SnapshotTest, RandomManifests) {
+  for (int seed = 0; seed < testing::Share(1500); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    Manifest m = RandomManifest(random);
+    if (seed % 2 == 1) testing::WidenSources(seed, &m);
+    if (SourcesContradict(m)) continue;
+    CheckSnapshots(m);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Two engines that cut the same rows differently read overlapping boxes of one snapshot.
+TEST(SnapshotTest, TwoEnginesOfDifferentLayouts) {
+  for (bool converts : {false, true}) {
+    const TensorSpec t{"t", {6, 5}, Dtype::kBF16};
+    Manifest m;
+    m.tensors = {t};
+    m.source = {WholeBuffer(0, t)};
+    if (converts) {
+      m.source[0].dtype = Dtype::kF32;
+      m.source[0].convert_rne = true;
+    }
+    for (int r = 0; r < 3; ++r) {
+      m.destination.push_back(BufferOf(r, "rows", t.dtype, {2, 5}, {PieceOf("t", {2 * r, 0}, {2, 5}, {0, 0})}));
+    }
+    m.destination.push_back(WholeBuffer(3, t));
+    m.destination.push_back(BufferOf(4, "left", t.dtype, {6, 2}, {PieceOf("t", {0, 0}, {6, 2}, {0, 0})}));
+    m.destination.push_back(BufferOf(5, "right", t.dtype, {6, 3}, {PieceOf("t", {0, 2}, {6, 3}, {0, 0})}));
+    CheckSnapshots(m);
+  }
+}
+
+// A broadcast view: every row of the tensor is the same memory.
+TEST(SnapshotTest, StrideZeroSources) {
+  for (Dtype held : {Dtype::kBF16, Dtype::kF32}) {
+    const TensorSpec t{"t", {4, 3}, Dtype::kBF16};
+    Manifest m = WholeManifest({t});
+    m.source[0].strides = {0, 1};
+    m.source[0].dtype = held;
+    m.source[0].convert_rne = held != Dtype::kBF16;
+    const auto plan = BuildPlan(m);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::vector<std::byte> row(3 * DtypeBits(held) / 8);
+    for (int i = 0; i < 3; ++i) {
+      testing::SetBits(row.data(), i, DtypeBits(held),
+                       held == Dtype::kBF16 ? 0x4000 + i : testing::Widen(Dtype::kBF16, 0x4000 + i, held));
+    }
+    const SnapshotWriter writer(m, *plan, 0, {{0, row.data()}});
+    std::vector<std::byte> slot(writer.layout().bytes());
+    writer.Write(absl::MakeSpan(slot), 1, 1);
+    for (const Copy& c : plan->copies) {
+      VisitCopy(c, [&](Index s, Index, Index p) {
+        const uint64_t value = testing::GetBits(slot.data() + writer.layout().BufferOffset(0), s / 2, 16);
+        EXPECT_EQ(value, 0x4000u + static_cast<uint64_t>(p / 2 % 3));
+      });
+    }
+  }
+}
+
+// Conversion rounds to nearest, ties to even, once.
+TEST(SnapshotTest, ConvertsByRoundingToNearestEven) {
+  const auto nearest = [](double x, int fraction_bits) {
+    const int exponent = std::ilogb(x);
+    const double unit = std::ldexp(1.0, exponent - fraction_bits);
+    return std::nearbyint(x / unit) * unit;  // the default mode is to nearest even
+  };
+  const auto value_of = [](Dtype dtype, uint64_t bits) {
+    const uint64_t wide = testing::Widen(dtype, bits, Dtype::kF64);
+    double value;
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+  };
+  for (Dtype to : {Dtype::kBF16, Dtype::kF16}) {
+    const int fraction_bits = to == Dtype::kBF16 ? 7 : 10;
+    Manifest m = WholeManifest({{"t", {1000}, to}});
+    m.source[0].dtype = Dtype::kF64;
+    m.source[0].convert_rne = true;
+    Random random(1);
+    std::vector<double> values;
+    for (int i = 0; i < 1000; ++i) {
+      const double mantissa = 1 + static_cast<double>(random() >> 11) * 0x1p-53;
+      // Every fourth lies exactly, or nearly, between two neighbours.
+      const double tie = 1 + std::ldexp(2.0 * static_cast<double>(random() % 64) + 1, -fraction_bits - 1);
+      values.push_back((i % 4 == 0   ? tie
+                        : i % 4 == 1 ? std::nextafter(tie, 2 * (i % 8))
+                                     : mantissa) *
+                       std::ldexp(i % 2 == 0 ? 1 : -1, static_cast<int>(random() % 20) - 10));
+    }
+    const auto plan = BuildPlan(m);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const SnapshotWriter writer(m, *plan, 0, {{0, reinterpret_cast<const std::byte*>(values.data())}});
+    std::vector<std::byte> slot(writer.layout().bytes());
+    writer.Write(absl::MakeSpan(slot), 1, 1);
+    for (int i = 0; i < 1000; ++i) {
+      const uint64_t bits = testing::GetBits(slot.data() + writer.layout().BufferOffset(0), i, 16);
+      EXPECT_EQ(value_of(to, bits), nearest(values[i], fraction_bits)) << values[i];
+    }
+  }
+}
+
+// Neither the weights nor the destinations need be aligned to their elements.
+TEST(SnapshotTest, UnalignedSources) {
+  const Manifest m = WholeManifest({{"t", {300}, Dtype::kF32}});
+  const auto plan = BuildPlan(m);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::byte> memory(1300);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(testing::ValueBits(1, 0, i, 8));
+  for (int shift = 0; shift < 9; ++shift) {
+    const SnapshotWriter writer(m, *plan, 0, {{0, memory.data() + shift}});
+    std::vector<std::byte> slot(writer.layout().bytes());
+    writer.Write(absl::MakeSpan(slot), 1, 1);
+    EXPECT_EQ(std::memcmp(slot.data() + writer.layout().BufferOffset(0), memory.data() + shift, 1200), 0);
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,266 @@
+#include "loader/testing/job.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "planner/status.h"
+
+namespace headrace::testing {
+namespace {
+
+class CorruptingTransport final : public Transport {
+ public:
+  CorruptingTransport(std::unique_ptr<Transport> inner, const std::atomic<bool>* armed)
+      : inner_(std::move(inner)), armed_(armed) {}
+
+  absl::string_view name() const override { return inner_->name(); }
+  const Capabilities& capabilities() const override { return inner_->capabilities(); }
+  std::string address() const override { return inner_->address(); }
+  absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t bytes) override {
+    return inner_->AllocateRegion(bytes);
+  }
+  absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) override {
+    return inner_->Connect(address, deadline);
+  }
+  void Disconnect(PeerId peer) override { inner_->Disconnect(peer); }
+  absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) override {
+    return inner_->Map(peer, key, deadline);
+  }
+  absl::StatusOr<OpId> Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) override {
+    return inner_->Send(peer, tag, message);
+  }
+  absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) override {
+    HR_ASSIGN_OR_RETURN(OpId op, inner_->Receive(peer, tag, message));
+    received_[op] = message;
+    return op;
+  }
+  void Poll(absl::Duration max_wait, std::vector<Completion>* completions) override {
+    const size_t before = completions->size();
+    inner_->Poll(max_wait, completions);
+    for (size_t i = before; i < completions->size(); ++i) {
+      const auto it = received_.find((*completions)[i].op);
+      if (it == received_.end()) continue;
+      if (*armed_ && (*completions)[i].status.ok()) it->second[it->second.size() / 2] ^= std::byte{16};
+      received_.erase(it);
+    }
+  }
+  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  const std::atomic<bool>* const armed_;
+  std::map<OpId, absl::Span<std::byte>> received_;
+};
+
+}  // namespace
+
+std::vector<absl::Status> ForAll(size_t n, const std::function<absl::Status(size_t)>& f, uint64_t seed) {
+  std::vector<absl::Status> statuses(n);
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(seed);
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<std::thread> threads;
+  for (size_t i : order) threads.emplace_back([&statuses, &f, i] { statuses[i] = f(i); });
+  for (std::thread& t : threads) t.join();
+  return statuses;
+}
+
+absl::Status FirstError(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& s : statuses) HR_RETURN_IF_ERROR(s);
+  return absl::OkStatus();
+}
+
+void ShuffleSources(uint64_t seed, Manifest* manifest) {
+  std::mt19937_64 random(seed);
+  std::shuffle(manifest->source.begin(), manifest->source.end(), random);
+  for (Buffer& b : manifest->source) std::shuffle(b.pieces.begin(), b.pieces.end(), random);
+}
+
+std::unique_ptr<Transport> NewCorruptingTransport(std::unique_ptr<Transport> inner, const std::atomic<bool>* armed) {
+  return std::make_unique<CorruptingTransport>(std::move(inner), armed);
+}
+
+Job::Job(Manifest manifest, JobConfig config)
+    : manifest_(std::move(manifest)),
+      config_(std::move(config)),
+      source_(manifest_.source),
+      live_(manifest_.destination),
+      wanted_(manifest_.destination) {
+  if (!config_.transport) {
+    fabric_ = std::make_unique<MemoryFabric>();
+    config_.transport = [this] { return fabric_->NewEndpoint(); };
+  }
+  std::set<int64_t> sources;
+  for (const Buffer& b : manifest_.source) sources.insert(b.rank);
+  source_ranks_.assign(sources.begin(), sources.end());
+  std::map<int64_t, std::string> engine_of;
+  for (const Placement& p : manifest_.topology.destination) engine_of[p.rank] = p.engine;
+  std::map<std::string, std::set<int64_t>> engines;
+  for (const Buffer& b : manifest_.destination) engines[engine_of[b.rank]].insert(b.rank);
+  CoordinatorOptions coordinator;
+  for (const auto& [name, ranks] : engines) {
+    const int engine = static_cast<int>(coordinator.workers.size());
+    for (int64_t rank : ranks) {
+      const bool first = workers_.empty() || workers_.back().engine != engine;
+      workers_.push_back({engine, first ? 0 : workers_.back().worker + 1, rank});
+    }
+    coordinator.workers.push_back(static_cast<int>(ranks.size()));
+  }
+  coordinator.job = "job";
+  coordinator.incarnation = config_.incarnation;
+  coordinator.publishers = static_cast<int>(publishers());
+  coordinator.timeouts = Options().timeouts;
+  ControlServerOptions server;
+  server.token = "secret";
+  auto service = CoordinatorService::Start(coordinator, server);
+  EXPECT_TRUE(service.ok()) << service.status();
+  coordinator_ = *std::move(service);
+}
+
+Job::~Job() {
+  publishers_.clear();
+  receivers_.clear();
+}
+
+JobOptions Job::Options() const {
+  JobOptions job;
+  job.job = "job";
+  job.token = "secret";
+  job.coordinator = coordinator_ == nullptr ? "" : coordinator_->address();
+  job.host = "here";
+  job.timeouts.heartbeat_timeout_ns = 60'000'000'000;  // a busy machine is no death here
+  return job;
+}
+
+Manifest Job::PublisherPart(size_t publisher) const {
+  const int64_t rank = source_ranks_[publisher];
+  Manifest part;
+  part.tensors = manifest_.tensors;
+  part.ignore = manifest_.ignore;
+  part.coupled = manifest_.coupled;
+  for (const Buffer& b : manifest_.source) {
+    if (b.rank == rank) part.source.push_back(b);
+  }
+  part.topology.source = {{rank, "", "", ""}};
+  for (const Placement& p : manifest_.topology.source) {
+    if (p.rank == rank) part.topology.source[0] = p;
+  }
+  return part;
+}
+
+Manifest Job::ReceiverPart(size_t worker) const {
+  const int64_t rank = workers_[worker].rank;
+  Manifest part;
+  for (const Buffer& b : manifest_.destination) {
+    if (b.rank == rank) part.destination.push_back(b);
+  }
+  part.topology.destination = {{rank, "", "", ""}};
+  for (const Placement& p : manifest_.topology.destination) {
+    if (p.rank == rank) part.topology.destination[0] = p;
+  }
+  return part;
+}
+
+std::map<std::string, const std::byte*> Job::PublisherMemory(size_t publisher) {
+  std::map<std::string, const std::byte*> memory;
+  for (const Buffer& b : manifest_.source) {
+    if (b.rank == source_ranks_[publisher]) memory[b.name] = source_.First(b);
+  }
+  return memory;
+}
+
+std::map<std::string, BufferMemory> Job::ReceiverMemory(size_t worker) {
+  std::map<std::string, BufferMemory> memory;
+  for (const Buffer& b : manifest_.destination) {
+    if (b.rank == workers_[worker].rank) memory[b.name] = {live_.First(b), b.shape, b.strides};
+  }
+  return memory;
+}
+
+PublisherOptions Job::OptionsOfPublisher(size_t publisher) const {
+  PublisherOptions options;
+  options.job = Options();
+  options.rank = static_cast<int>(publisher);
+  options.chunk_bytes = config_.chunk_bytes;
+  options.staging_bytes = config_.staging_bytes;
+  return options;
+}
+
+ReceiverOptions Job::OptionsOfReceiver(size_t worker) const {
+  const Worker& w = workers_[worker];
+  ReceiverOptions options;
+  options.job = Options();
+  options.engine = w.engine;
+  options.worker = w.worker;
+  options.shadow = static_cast<size_t>(w.engine) < config_.shadow.size() ? config_.shadow[w.engine] : Shadow::kHost;
+  options.chunk_bytes = config_.chunk_bytes;
+  options.staging_bytes = config_.staging_bytes;
+  options.transfer_timeout = config_.transfer_timeout;
+  return options;
+}
+
+std::vector<absl::Status> Job::Join() {
+  publishers_.resize(publishers());
+  receivers_.resize(workers_.size());
+  return ForAll(
+      publishers() + workers_.size(),
+      [&](size_t i) -> absl::Status {
+        if (i < publishers()) {
+          HR_ASSIGN_OR_RETURN(publishers_[i], Publisher::Join(OptionsOfPublisher(i), PublisherPart(i),
+                                                              PublisherMemory(i), config_.transport()));
+          return absl::OkStatus();
+        }
+        i -= publishers();
+        ReceiverOptions options = OptionsOfReceiver(i);
+        if (edit_receiver) edit_receiver(i, &options);
+        std::unique_ptr<Transport> transport = receiver_transport ? receiver_transport(i) : nullptr;
+        if (transport == nullptr) transport = config_.transport();
+        HR_ASSIGN_OR_RETURN(receivers_[i],
+                            Receiver::Join(options, ReceiverPart(i), ReceiverMemory(i), std::move(transport)));
+        return absl::OkStatus();
+      },
+      config_.seed);
+}
+
+absl::Status Job::Publish(uint64_t generation) {
+  PaintSource(manifest_, generation, &source_);
+  return FirstError(ForAll(publishers(), [&](size_t i) { return publisher(i).Publish(generation, Soon()); }));
+}
+
+absl::Status Job::TakeAt(size_t worker, uint64_t generation) {
+  HR_ASSIGN_OR_RETURN(uint64_t next, receiver(worker).NextGeneration(Soon()));
+  if (next != generation) {
+    return Error(ErrorCode::kInternal, absl::StrCat("generation ", next, " came, not ", generation));
+  }
+  HR_RETURN_IF_ERROR(receiver(worker).Stage(next, ReceiverMemory(worker)));
+  if (before_commit) before_commit(worker);
+  return receiver(worker).Commit(next);
+}
+
+std::vector<absl::Status> Job::Take(uint64_t generation) {
+  const auto statuses = ForAll(
+      workers_.size(), [&](size_t i) { return TakeAt(i, generation); }, generation);
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (statuses[i].ok()) Expect(i, generation);
+  }
+  return statuses;
+}
+
+absl::Status Job::Round(uint64_t generation) {
+  HR_RETURN_IF_ERROR(Publish(generation));
+  HR_RETURN_IF_ERROR(FirstError(Take(generation)));
+  return FirstError(ForAll(publishers(), [&](size_t i) { return publisher(i).AwaitCommit(generation, Soon()); }));
+}
+
+absl::Status Job::Close() {
+  HR_RETURN_IF_ERROR(FirstError(ForAll(workers_.size(), [&](size_t i) { return receiver(i).Close(Soon()); })));
+  return FirstError(ForAll(publishers(), [&](size_t i) { return publisher(i).Close(Soon()); }));
+}
+
+}  // namespace headrace::testing

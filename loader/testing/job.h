@@ -1,0 +1,123 @@
+#ifndef HEADRACE_LOADER_TESTING_JOB_H_
+#define HEADRACE_LOADER_TESTING_JOB_H_
+
+// Test only. A whole job in one process: a coordinator on loopback, the publishers and receivers of a manifest, and the
+// memory of both sides with what it must hold. Destinations start as 0xA5 bytes with guards on either side.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "loader/control/coordinator_service.h"
+#include "loader/publisher.h"
+#include "loader/receiver.h"
+#include "loader/testing/side_memory.h"
+#include "loader/transport/memory/memory.h"
+#include "planner/manifest.h"
+
+namespace headrace::testing {
+
+// Far beyond what anything here takes.
+inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+// Runs f(0) to f(n - 1) at once, each in a thread, started in an order drawn from `seed`.
+std::vector<absl::Status> ForAll(size_t n, const std::function<absl::Status(size_t)>& f, uint64_t seed = 0);
+// OK when all are; otherwise the first that is not.
+absl::Status FirstError(const std::vector<absl::Status>& statuses);
+
+// Shuffles the order of the source buffers, and of each one's pieces.
+void ShuffleSources(uint64_t seed, Manifest* manifest);
+
+// Forwards to another endpoint; while `armed`, flips a bit of every message that is received.
+std::unique_ptr<Transport> NewCorruptingTransport(std::unique_ptr<Transport> inner, const std::atomic<bool>* armed);
+
+struct JobConfig {
+  // Every member's endpoint; the default is a memory fabric of its own that can map.
+  std::function<std::unique_ptr<Transport>()> transport;
+  std::vector<Shadow> shadow;  // of each engine; kHost where it is too short
+  int64_t chunk_bytes = 256;   // small, so that there are many
+  int64_t staging_bytes = 4096;
+  absl::Duration transfer_timeout = absl::Seconds(60);
+  std::string incarnation = "run-1";
+  uint64_t seed = 1;  // of the order of joining
+};
+
+class Job {
+ public:
+  struct Worker {
+    int engine = 0;
+    int worker = 0;
+    int64_t rank = 0;
+  };
+
+  Job(Manifest manifest, JobConfig config);
+  // Members first: they leave a coordinator that still runs.
+  ~Job();
+
+  // All members join, each in a thread. One status per member, publishers first.
+  std::vector<absl::Status> Join();
+  // Paints the sources with the generation and publishes it at every publisher.
+  absl::Status Publish(uint64_t generation);
+  // All workers at once: NextGeneration, which must be `generation`, Stage, Commit. One status per worker; those that
+  // are OK are expected to hold it from now on.
+  std::vector<absl::Status> Take(uint64_t generation);
+  // One worker's part of it.
+  absl::Status TakeAt(size_t worker, uint64_t generation);
+  // Publish and Take.
+  absl::Status Round(uint64_t generation);
+  // Everyone leaves in order.
+  absl::Status Close();
+
+  // Empty when all destinations, guards and gaps included, hold what they must.
+  std::string Difference() const { return live_.Difference(wanted_); }
+  // The worker's memory is expected to hold `generation`.
+  void Expect(size_t worker, uint64_t generation) {
+    PaintDestination(manifest_, workers_[worker].rank, generation, &wanted_);
+  }
+
+  const Manifest& manifest() const { return manifest_; }
+  JobOptions Options() const;
+  Manifest PublisherPart(size_t publisher) const;
+  Manifest ReceiverPart(size_t worker) const;
+  std::map<std::string, const std::byte*> PublisherMemory(size_t publisher);
+  std::map<std::string, BufferMemory> ReceiverMemory(size_t worker);
+  PublisherOptions OptionsOfPublisher(size_t publisher) const;
+  ReceiverOptions OptionsOfReceiver(size_t worker) const;
+
+  size_t publishers() const { return source_ranks_.size(); }
+  const std::vector<Worker>& workers() const { return workers_; }
+  Publisher& publisher(size_t i) { return *publishers_[i]; }
+  Receiver& receiver(size_t i) { return *receivers_[i]; }
+  CoordinatorService& coordinator() { return *coordinator_; }
+  SideMemory& source() { return source_; }
+  SideMemory& live() { return live_; }
+  SideMemory& wanted() { return wanted_; }
+
+  // For the next Join.
+  std::function<std::unique_ptr<Transport>(size_t worker)> receiver_transport;
+  std::function<void(size_t worker, ReceiverOptions*)> edit_receiver;
+  // What a worker does between Stage and Commit.
+  std::function<void(size_t worker)> before_commit;
+
+ private:
+  Manifest manifest_;
+  JobConfig config_;
+  std::unique_ptr<MemoryFabric> fabric_;
+  std::vector<int64_t> source_ranks_;
+  std::vector<Worker> workers_;
+  SideMemory source_, live_, wanted_;
+  std::unique_ptr<CoordinatorService> coordinator_;
+  std::vector<std::unique_ptr<Publisher>> publishers_;
+  std::vector<std::unique_ptr<Receiver>> receivers_;
+};
+
+}  // namespace headrace::testing
+
+#endif  // HEADRACE_LOADER_TESTING_JOB_H_
