@@ -59,7 +59,7 @@ std::string EdgeDigest(const Manifest& manifest, const Plan& plan, const Edge& e
 }
 
 std::string MerkleRoot(absl::Span<const std::string> leaves) {
-  if (leaves.empty()) return std::string(32, '\0');
+  if (leaves.empty()) return Sha256("");
   std::vector<std::string> level;
   for (const std::string& leaf : leaves) level.push_back(Sha256(std::string(1, '\0') + leaf));
   while (level.size() > 1) {

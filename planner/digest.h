@@ -26,7 +26,8 @@ std::string CanonicalText(const Manifest& manifest, const Plan& plan);
 std::string EdgeDigest(const Manifest& manifest, const Plan& plan, const Edge& edge);
 
 // The root of a binary Merkle tree over the leaves in their order: leaves are hashed with prefix 0x00, pairs with 0x01,
-// an odd last node moves up (the shape of RFC 6962 for powers of two). 32 zero bytes without leaves.
+// an odd last node moves up (RFC 6962, section 2.1, has the same prefixes and, for powers of two, the same shape; they
+// keep a leaf from being read as a node). SHA-256 of nothing without leaves.
 std::string MerkleRoot(absl::Span<const std::string> leaves);
 
 // The Merkle root over the plan's edges: "the plan's digest".

@@ -1,20 +1,14 @@
 #include "loader/session/merkle.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
+#include <string>
 #include <tuple>
-#include <utility>
+#include <vector>
+
+#include "planner/digest.h"
 
 namespace headrace {
 namespace {
-
-std::string Sha256(const std::string& text) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);
-  return std::string(reinterpret_cast<char*>(digest), size);
-}
 
 void AppendLittleEndian(int32_t value, std::string* out) {
   for (int shift = 0; shift < 32; shift += 8)
@@ -30,23 +24,15 @@ std::string MerkleRoot(absl::Span<const proto::Edge> edges) {
     return std::make_tuple(a->publisher(), a->engine(), a->worker()) <
            std::make_tuple(b->publisher(), b->engine(), b->worker());
   });
-  std::vector<std::string> level;
+  std::vector<std::string> leaves;
   for (const proto::Edge* edge : sorted) {
-    std::string leaf(1, '\0');
+    std::string& leaf = leaves.emplace_back();
     AppendLittleEndian(edge->publisher(), &leaf);
     AppendLittleEndian(edge->engine(), &leaf);
     AppendLittleEndian(edge->worker(), &leaf);
     leaf += edge->digest();
-    level.push_back(Sha256(leaf));
   }
-  if (level.empty()) return Sha256("");
-  while (level.size() > 1) {
-    std::vector<std::string> above;
-    for (size_t i = 0; i + 1 < level.size(); i += 2) above.push_back(Sha256("\x01" + level[i] + level[i + 1]));
-    if (level.size() % 2 == 1) above.push_back(std::move(level.back()));
-    level = std::move(above);
-  }
-  return level.front();
+  return MerkleRoot(leaves);
 }
 
 }  // namespace headrace

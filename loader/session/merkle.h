@@ -12,10 +12,8 @@
 namespace headrace {
 
 // 32 bytes. The edges in any order; they are sorted by (publisher, engine, worker).
-//   leaf = SHA-256(0x00, publisher, engine, worker as 32-bit little endian, digest)
-//   node = SHA-256(0x01, left, right); the last node of an odd level moves up unchanged
-//   no edges: SHA-256 of nothing
-// The prefixes keep a leaf from being read as a node (RFC 6962, section 2.1).
+// The tree is MerkleRoot of planner/digest.h over leaves of publisher, engine and worker as 32-bit little endian numbers
+// and the digest.
 std::string MerkleRoot(absl::Span<const proto::Edge> edges);
 
 }  // namespace headrace

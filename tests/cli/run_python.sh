@@ -1,0 +1,3 @@
+#!/bin/bash
+# Runs a Python script of the tests: run_python.sh SCRIPT ARGUMENTS...
+exec python3 "$@"
