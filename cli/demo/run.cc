@@ -63,6 +63,24 @@ class ScenarioRun {
   }
 
   absl::StatusOr<DemoReport> Do() {
+    absl::Status status = Steps();
+    int64_t requests = 0, torn = 0;
+    for (const Engine& e : engines_) {
+      torn += e.torn();
+      for (const auto& [generation, n] : e.requests()) requests += n;
+    }
+    if (torn > 0) {
+      return Error(ErrorCode::kInternal,
+                   absl::StrCat(torn, " requests were served with mixed or unknown weights",
+                                status.ok() ? "" : absl::StrCat(". ", status.message())));
+    }
+    if (status.ok()) return std::move(report_);
+    return ErrorFromName(CodeOf(status), absl::StrCat(status.message(), ". Until then ", requests,
+                                                      " requests were served, 0 torn"));
+  }
+
+ private:
+  absl::Status Steps() {
     const double begin = MonotonicSeconds();
     Say(0, "planning");
     HR_RETURN_IF_ERROR(PlanAll());
@@ -82,16 +100,11 @@ class ScenarioRun {
     for (size_t e = 0; e < engines_.size(); ++e) {
       report_.engines.push_back({report_.scenario.engines[e], engines_[e].torn(), engines_[e].requests(),
                                  engines_[e].generations()});
-      if (engines_[e].torn() > 0) {
-        return Error(ErrorCode::kInternal, absl::StrCat("engine ", e, " served ", engines_[e].torn(),
-                                                        " requests with mixed or unknown weights"));
-      }
     }
     report_.seconds = MonotonicSeconds() - begin;
-    return std::move(report_);
+    return absl::OkStatus();
   }
 
- private:
   struct WorkerProcess {
     size_t process;
     int engine, worker;
