@@ -12,8 +12,9 @@
 namespace headrace {
 namespace {
 
-// How long survivors of a death may take to end on their own.
-constexpr absl::Duration kAftermath = absl::Seconds(10);
+// How long survivors of a death may take to end on their own. Ranks that were still joining a job which the dead one
+// never joined do not hear of its death; the launcher stops them then.
+constexpr absl::Duration kAftermath = absl::Seconds(6);
 
 }  // namespace
 
@@ -91,6 +92,9 @@ absl::Status Cluster::Aftermath() {
     Round(absl::Milliseconds(20), [](size_t, const DemoJson&) {});
   }
   const size_t stuck = running();
+  for (Process& p : processes_) {
+    if (p.open) p.child.Kill();
+  }
   const Process* dead = nullptr;      // killed from outside
   const Process* cause = nullptr;     // reported an error that is its own
   const Process* survivor = nullptr;  // reported another one's death
@@ -102,7 +106,7 @@ absl::Status Cluster::Aftermath() {
   }
   const std::string after =
       stuck == 0 ? absl::StrFormat("; the others ended %.1f s later", MonotonicSeconds() - begin)
-                 : absl::StrCat("; ", stuck, " others did not end within ", absl::FormatDuration(kAftermath));
+                 : absl::StrCat("; ", stuck, " others were stopped after ", absl::FormatDuration(kAftermath));
   if (dead != nullptr) {
     return Error(ErrorCode::kPeerLost,
                  absl::StrCat(dead->child.name(), " (pid ", dead->child.pid(), ") ", dead->end, after,

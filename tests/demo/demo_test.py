@@ -3,7 +3,8 @@ is killed at a random moment.
 
 Run by test.sh from the workspace's root, after the command was built and the model converted:
     .venv/bin/python -m unittest discover -s tests/demo -p '*_test.py'
-HEADRACE_KILLS sets the number of kills (10), HEADRACE_KILL_MODEL the checkpoint that they meet (a tiny one).
+HEADRACE_KILLS sets the number of kills (10), HEADRACE_KILL_MODEL the checkpoint that they meet (a tiny one),
+HEADRACE_BINARY the command.
 """
 import json
 import os
@@ -16,7 +17,7 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BINARY = os.path.join(ROOT, ".bazel", "bin", "cli", "headrace")
+BINARY = os.environ.get("HEADRACE_BINARY") or os.path.join(ROOT, ".bazel", "bin", "cli", "headrace")
 REAL_MODEL = os.path.join(ROOT, ".models", "smollm2")
 SURVIVORS_END_WITHIN = 10.0
 
