@@ -8,6 +8,7 @@
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
 #include "loader/testing/two_engines.h"
+#include "loader/transport/factory.h"
 #include "loader/transport/host/host.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
@@ -44,6 +45,16 @@ std::unique_ptr<Transport> HostTransport() {
   return *std::move(transport);
 }
 
+// Null where UCX is not installed.
+std::function<std::unique_ptr<Transport>()> Ucx() {
+  if (!NewTransport("ucx").ok()) return nullptr;
+  return [] {
+    auto transport = NewTransport("ucx");
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return *std::move(transport);
+  };
+}
+
 struct Way {
   std::string name;
   std::function<std::unique_ptr<Transport>()> transport;
@@ -53,10 +64,12 @@ struct Way {
 std::vector<Way> Ways() {
   const std::vector<Shadow> hosts = {Shadow::kHost, Shadow::kHost}, off = {Shadow::kOff, Shadow::kOff},
                             mixed = {Shadow::kOff, Shadow::kHost};
-  return {{"mapped, shadow", Memory(true), hosts},   {"mapped, in place", Memory(true), off},
-          {"streams, shadow", Memory(false), hosts}, {"streams, in place", Memory(false), off},
-          {"streams, mixed", Memory(false), mixed},  {"host, shadow", HostTransport, hosts},
-          {"host, mixed", HostTransport, mixed}};
+  std::vector<Way> ways = {{"mapped, shadow", Memory(true), hosts},   {"mapped, in place", Memory(true), off},
+                           {"streams, shadow", Memory(false), hosts}, {"streams, in place", Memory(false), off},
+                           {"streams, mixed", Memory(false), mixed},  {"host, shadow", HostTransport, hosts},
+                           {"host, mixed", HostTransport, mixed}};
+  if (auto ucx = Ucx()) ways.push_back({"ucx, mixed", ucx, mixed});
+  return ways;
 }
 
 TEST(EndToEndTest, ManyGenerationsOfTwoEngines) {
@@ -124,17 +137,19 @@ TEST(EndToEndTest, PublishingAhead) {
 }
 
 TEST(EndToEndTest, AFailedVerificationAbortsItsEngineAlone) {
-  for (Shadow shadow : {Shadow::kHost, Shadow::kOff}) {
-    SCOPED_TRACE(shadow == Shadow::kHost ? "shadow" : "in place");
+  for (const Way& way : Ways()) {
+    if (way.transport()->capabilities().map) continue;
+    SCOPED_TRACE(way.name);
+    const Shadow shadow = way.shadow[0];
     JobConfig config;
-    config.transport = Memory(false);
-    config.shadow = {shadow, shadow};
+    config.transport = way.transport;
+    config.shadow = way.shadow;
     config.chunk_bytes = 64;
     config.staging_bytes = 192;
     Job job(TwoEngines(), config);
-    std::atomic<bool> armed = false;
+    testing::TransportTap tap;
     job.receiver_transport = [&](size_t worker) {
-      return worker == 1 ? testing::NewCorruptingTransport(config.transport(), &armed) : nullptr;
+      return worker == 1 ? testing::NewTappedTransport(config.transport(), &tap) : nullptr;
     };
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
     ASSERT_EQ(job.Round(1), absl::OkStatus());
@@ -142,7 +157,7 @@ TEST(EndToEndTest, AFailedVerificationAbortsItsEngineAlone) {
     for (int repeat = 0; repeat < 5; ++repeat) {
       const uint64_t good = generation;
       const SideMemory before(job.live());
-      armed = true;
+      tap.corrupt = true;
       ASSERT_EQ(job.Publish(++generation), absl::OkStatus());
       const auto statuses = job.Take(generation);
       ExpectError(statuses[0], ErrorCode::kVerificationFailed, "engine 0 worker 1", "tensor \"");
@@ -161,13 +176,88 @@ TEST(EndToEndTest, AFailedVerificationAbortsItsEngineAlone) {
         EXPECT_TRUE(job.receiver(1).Carry().poisoned);
       }
       EXPECT_EQ(job.receiver(2).serving(), generation);
-      armed = false;
+      tap.corrupt = false;
       ASSERT_EQ(job.Round(++generation), absl::OkStatus());
       ASSERT_EQ(job.Difference(), "");
       EXPECT_EQ(job.receiver(0).serving(), generation);
       EXPECT_FALSE(job.receiver(1).Carry().poisoned);
     }
     EXPECT_EQ(job.Close(), absl::OkStatus());
+  }
+}
+
+// Of every second generation messages are lost, or they are not looked at, until another worker gives it up: all chunks
+// come back, at both ends, and the next generation is whole.
+TEST(EndToEndTest, AWorkerIsInterruptedWhileItWaitsForBytes) {
+  Manifest m = TwoEngines();
+  std::erase_if(m.destination, [](const Buffer& b) { return b.rank == 2; });
+  m.topology.destination.pop_back();
+  MemoryOptions memory;
+  memory.map = false;
+  MemoryFabric fabric(memory);
+  const auto endpoint = [&] { return fabric.NewEndpoint(); };
+  std::vector<Way> ways = {{"lost", endpoint, {Shadow::kHost}}, {"held", endpoint, {Shadow::kOff}}};
+  if (auto ucx = Ucx()) ways.push_back({"held, ucx", ucx, {Shadow::kHost}});
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.name);
+    JobConfig config;
+    config.transport = way.transport;
+    config.shadow = way.shadow;
+    config.chunk_bytes = 64;
+    config.staging_bytes = 192;
+    Job job(m, config);
+    testing::TransportTap tap;
+    job.receiver_transport = [&](size_t worker) {
+      return worker == 0 ? testing::NewTappedTransport(config.transport(), &tap) : nullptr;
+    };
+    ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+    for (uint64_t generation = 1; generation < 12; ++generation) {
+      SCOPED_TRACE(::testing::Message() << "generation " << generation);
+      const bool lost = generation % 2 == 0;
+      MemoryOptions faults = memory;
+      faults.drop_probability = lost && way.name == "lost" ? 1 : 0;
+      fabric.SetFaults(faults);
+      tap.hold = lost && way.name != "lost";
+      if (!lost) {
+        ASSERT_EQ(job.Round(generation), absl::OkStatus());
+        ASSERT_EQ(job.Difference(), "");
+        continue;
+      }
+      const int before = tap.receives;
+      ASSERT_EQ(job.Publish(generation), absl::OkStatus());
+      const auto statuses = testing::ForAll(2, [&](size_t worker) {
+        EXPECT_TRUE(job.receiver(worker).NextGeneration(Soon()).ok());
+        if (worker == 0) return job.receiver(0).Stage(generation, job.ReceiverMemory(0));
+        tap.receives.wait(before);
+        return job.receiver(1).Stage(generation, {});
+      });
+      for (const absl::Status& status : statuses) {
+        ExpectError(status, ErrorCode::kDestinationMoved, "engine 0 worker 1");
+      }
+    }
+    EXPECT_EQ(job.Close(), absl::OkStatus());
+  }
+}
+
+TEST(EndToEndTest, ADeadMemberIsNamed) {
+  for (bool map : {true, false}) {
+    JobConfig config;
+    config.transport = Memory(map);
+    Job publisher_dies(TwoEngines(), config);
+    ASSERT_EQ(FirstError(publisher_dies.Join()), absl::OkStatus());
+    ASSERT_EQ(publisher_dies.Round(1), absl::OkStatus());
+    publisher_dies.KillPublisher(1);
+    ExpectError(publisher_dies.receiver(0).NextGeneration(Soon()).status(), ErrorCode::kPeerLost, "publisher rank 1");
+    ExpectError(publisher_dies.publisher(0).AwaitCommit(2, Soon()), ErrorCode::kPeerLost, "publisher rank 1");
+    EXPECT_EQ(publisher_dies.receiver(0).serving(), 1u);
+    EXPECT_EQ(publisher_dies.Difference(), "");
+    Job receiver_dies(TwoEngines(), config);
+    ASSERT_EQ(FirstError(receiver_dies.Join()), absl::OkStatus());
+    ASSERT_EQ(receiver_dies.Publish(1), absl::OkStatus());
+    receiver_dies.KillReceiver(1);
+    ExpectError(receiver_dies.publisher(2).AwaitCommit(1, Soon()), ErrorCode::kPeerLost, "engine 0 worker 1");
+    ExpectError(receiver_dies.TakeAt(0, 1), ErrorCode::kPeerLost, "engine 0 worker 1");
+    EXPECT_EQ(receiver_dies.Difference(), "");
   }
 }
 

@@ -131,7 +131,9 @@ class PublisherImpl final : public Publisher, private Member {
     } else if (const auto* failed = std::get_if<PublishFailedEffect>(&effect)) {
       publish_failed_ = failed->status;
     } else if (const auto* order = std::get_if<SendToEffect>(&effect)) {
-      orders_.push_back(*order);
+      // An order that crossed the decision to give its generation up: nobody would take what is sent.
+      auto it = aborted_.find(order->receiver.engine);
+      if (it == aborted_.end() || it->second.first < order->generation) orders_.push_back(*order);
     } else if (const auto* committed = std::get_if<EngineCommittedEffect>(&effect)) {
       committed_[committed->engine] = std::max(committed_[committed->engine], committed->generation);
     } else if (const auto* aborted = std::get_if<EngineAbortedEffect>(&effect)) {

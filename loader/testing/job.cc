@@ -13,10 +13,9 @@
 namespace headrace::testing {
 namespace {
 
-class CorruptingTransport final : public Transport {
+class TappedTransport final : public Transport {
  public:
-  CorruptingTransport(std::unique_ptr<Transport> inner, const std::atomic<bool>* armed)
-      : inner_(std::move(inner)), armed_(armed) {}
+  TappedTransport(std::unique_ptr<Transport> inner, TransportTap* tap) : inner_(std::move(inner)), tap_(tap) {}
 
   absl::string_view name() const override { return inner_->name(); }
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
@@ -27,7 +26,11 @@ class CorruptingTransport final : public Transport {
   absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) override {
     return inner_->Connect(address, deadline);
   }
-  void Disconnect(PeerId peer) override { inner_->Disconnect(peer); }
+  void Disconnect(PeerId peer) override {
+    inner_->Disconnect(peer);
+    completed_.insert(completed_.end(), held_.begin(), held_.end());
+    held_.clear();
+  }
   absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) override {
     return inner_->Map(peer, key, deadline);
   }
@@ -37,24 +40,30 @@ class CorruptingTransport final : public Transport {
   absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) override {
     HR_ASSIGN_OR_RETURN(OpId op, inner_->Receive(peer, tag, message));
     received_[op] = message;
+    ++tap_->receives;
+    tap_->receives.notify_all();
     return op;
   }
   void Poll(absl::Duration max_wait, std::vector<Completion>* completions) override {
-    const size_t before = completions->size();
-    inner_->Poll(max_wait, completions);
-    for (size_t i = before; i < completions->size(); ++i) {
-      const auto it = received_.find((*completions)[i].op);
-      if (it == received_.end()) continue;
-      if (*armed_ && (*completions)[i].status.ok()) it->second[it->second.size() / 2] ^= std::byte{16};
-      received_.erase(it);
+    inner_->Poll(completed_.empty() ? max_wait : absl::ZeroDuration(), &completed_);
+    for (Completion& c : completed_) {
+      const auto it = received_.find(c.op);
+      if (it != received_.end() && tap_->corrupt && c.status.ok()) it->second[it->second.size() / 2] ^= std::byte{16};
+      (it != received_.end() && tap_->hold ? held_ : *completions).push_back(std::move(c));
+      if (it != received_.end()) received_.erase(it);
     }
+    completed_.clear();
+    if (tap_->hold) return;
+    completions->insert(completions->end(), held_.begin(), held_.end());
+    held_.clear();
   }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
 
  private:
   const std::unique_ptr<Transport> inner_;
-  const std::atomic<bool>* const armed_;
+  TransportTap* const tap_;
   std::map<OpId, absl::Span<std::byte>> received_;
+  std::vector<Completion> completed_, held_;
 };
 
 }  // namespace
@@ -82,8 +91,8 @@ void ShuffleSources(uint64_t seed, Manifest* manifest) {
   for (Buffer& b : manifest->source) std::shuffle(b.pieces.begin(), b.pieces.end(), random);
 }
 
-std::unique_ptr<Transport> NewCorruptingTransport(std::unique_ptr<Transport> inner, const std::atomic<bool>* armed) {
-  return std::make_unique<CorruptingTransport>(std::move(inner), armed);
+std::unique_ptr<Transport> NewTappedTransport(std::unique_ptr<Transport> inner, TransportTap* tap) {
+  return std::make_unique<TappedTransport>(std::move(inner), tap);
 }
 
 Job::Job(Manifest manifest, JobConfig config)

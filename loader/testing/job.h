@@ -35,8 +35,14 @@ absl::Status FirstError(const std::vector<absl::Status>& statuses);
 // Shuffles the order of the source buffers, and of each one's pieces.
 void ShuffleSources(uint64_t seed, Manifest* manifest);
 
-// Forwards to another endpoint; while `armed`, flips a bit of every message that is received.
-std::unique_ptr<Transport> NewCorruptingTransport(std::unique_ptr<Transport> inner, const std::atomic<bool>* armed);
+// What a test does to, and knows of, one endpoint.
+struct TransportTap {
+  std::atomic<bool> corrupt = false;  // flips a bit of every message that is received
+  std::atomic<bool> hold = false;     // what was received is not told before a Disconnect, or before this is false
+  std::atomic<int> receives = 0;      // posted so far; notifies
+};
+// Forwards to another endpoint.
+std::unique_ptr<Transport> NewTappedTransport(std::unique_ptr<Transport> inner, TransportTap* tap);
 
 struct JobConfig {
   // Every member's endpoint; the default is a memory fabric of its own that can map.
@@ -74,6 +80,9 @@ class Job {
   absl::Status Round(uint64_t generation);
   // Everyone leaves in order.
   absl::Status Close();
+  // Members that die: their streams break without a word.
+  void KillPublisher(size_t i) { publishers_[i].reset(); }
+  void KillReceiver(size_t i) { receivers_[i].reset(); }
 
   // Empty when all destinations, guards and gaps included, hold what they must.
   std::string Difference() const { return live_.Difference(wanted_); }
