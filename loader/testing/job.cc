@@ -49,7 +49,7 @@ class TappedTransport final : public Transport {
     for (Completion& c : completed_) {
       const auto it = received_.find(c.op);
       if (it != received_.end() && tap_->corrupt && c.status.ok()) it->second[it->second.size() / 2] ^= std::byte{16};
-      (it != received_.end() && tap_->hold ? held_ : *completions).push_back(std::move(c));
+      (it != received_.end() && tap_->hold && c.status.ok() ? held_ : *completions).push_back(std::move(c));
       if (it != received_.end()) received_.erase(it);
     }
     completed_.clear();

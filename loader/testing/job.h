@@ -38,7 +38,7 @@ void ShuffleSources(uint64_t seed, Manifest* manifest);
 // What a test does to, and knows of, one endpoint.
 struct TransportTap {
   std::atomic<bool> corrupt = false;  // flips a bit of every message that is received
-  std::atomic<bool> hold = false;     // what was received is not told before a Disconnect, or before this is false
+  std::atomic<bool> hold = false;     // what arrived is not told before a Disconnect, or before this is false
   std::atomic<int> receives = 0;      // posted so far; notifies
 };
 // Forwards to another endpoint.
