@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -9,23 +10,15 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "planner/coverage_meeting.h"
+#include "planner/coverage_pieces.h"
 #include "planner/status.h"
 
 namespace headrace {
 namespace {
 
-constexpr int kZeroFill = -1;  // in place of a tensor
-constexpr int kKept = -2;
-
-// `bytes` contiguous bytes at `place` in a memory hold the bytes at `position` of a tensor (or a fill).
-struct Run {
-  Index place = 0;
-  Index bytes = 0;
-  int tensor = 0;
-  Index position = 0;  // 0 for fills
-
-  bool operator==(const Run&) const = default;
-};
+using Loops = absl::InlinedVector<CopyLoop, 2>;
+using LoopStride = Index CopyLoop::*;
 
 absl::Status Invalid(std::string message) {
   return Error(ErrorCode::kPlanInvalid, absl::StrCat("the plan is wrong: ", message,
@@ -33,141 +26,60 @@ absl::Status Invalid(std::string message) {
 }
 
 std::string Name(const Manifest& m, int tensor) {
-  if (tensor == kZeroFill) return "the zero fill";
-  if (tensor == kKept) return "kept elements";
-  return absl::StrCat("tensor \"", m.tensors[tensor].name, "\"");
+  return tensor == kZeroFill ? "the zero fill" : absl::StrCat("tensor \"", m.tensors[tensor].name, "\"");
 }
 
 std::string Name(const Buffer& b) { return absl::StrCat("rank ", b.rank, ", buffer \"", b.name, "\""); }
 
-// Sorts by place and joins neighbours that continue each other.
-void Canonicalize(std::vector<Run>* runs) {
-  std::sort(runs->begin(), runs->end(),
-            [](const Run& a, const Run& b) { return std::tie(a.place, a.position) < std::tie(b.place, b.position); });
-  size_t kept = 0;
-  for (const Run& run : *runs) {
-    if (kept > 0) {
-      Run& last = (*runs)[kept - 1];
-      if (last.tensor == run.tensor && last.place + last.bytes == run.place &&
-          (run.tensor < 0 || last.position + last.bytes == run.position)) {
-        last.bytes += run.bytes;
-        continue;
-      }
-    }
-    (*runs)[kept++] = run;
-  }
-  runs->resize(kept);
+std::string Name(const Piece& p, size_t index) {
+  return absl::StrCat("piece ", index,
+                      p.kind == PieceKind::kTensor ? absl::StrCat(" (tensor \"", p.tensor, "\")")
+                      : p.kind == PieceKind::kZero ? " (zero fill)"
+                                                   : " (kept elements)");
 }
 
-constexpr Index kMaxRuns = Index{1} << 26;
+bool IsEmpty(const Extents& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
 
-absl::Status CheckCount(Index more, const std::vector<Run>& runs, const Buffer& b) {
-  if (more <= kMaxRuns - static_cast<Index>(runs.size())) return absl::OkStatus();
-  return Error(ErrorCode::kOutOfMemory,
-               absl::StrCat(Name(b), " is filled or read in ", more, " contiguous runs; the proof of one buffer holds ",
-                            kMaxRuns, " of ", sizeof(Run), " bytes; use strides that leave longer runs"));
+absl::Status TooManyParts(const Buffer& b, absl::string_view why) {
+  return Error(ErrorCode::kOutOfMemory, absl::StrCat("the proof of ", Name(b), " cuts its copies into more than ",
+                                                     kMaxProofParts, " parts: ", why));
 }
 
-// Lays a piece out: walks all axes but the innermost run of the box. Bit arithmetic, since dtypes may be sub-byte.
-absl::Status LayPiece(const Manifest& m, const absl::flat_hash_map<absl::string_view, int>& tensors, const Buffer& b,
-                      Dtype dtype, const Piece& p, std::vector<Run>* out) {
-  const size_t axes = p.shape.size();
-  const Index bits = DtypeBits(dtype);
-  int tensor = p.kind == PieceKind::kZero ? kZeroFill : kKept;
-  Extents numbering(axes, 0);  // tensor elements per step along each piece axis
-  Index place = 0, position = 0;
-  if (p.kind == PieceKind::kTensor) {
-    tensor = tensors.at(p.tensor);
-    const Extents& counted = p.view.has_value() ? *p.view : m.tensors[tensor].shape;
-    Index step = 1;
-    for (size_t i = axes; i-- > 0;) {
-      numbering[i] = step;
-      position += p.tensor_offset[i] * step;
-      step *= counted[i];
+// Whether the runs of `run` bytes at first + sum(j * stride) all lie in [0, limit).
+bool StaysInside(Index first, Index run, const Loops& loops, LoopStride stride, Index limit) {
+  if (run <= 0 || run > limit || first < 0) return false;
+  Index low = first, high = first, reach;
+  for (const CopyLoop& l : loops) {
+    if (l.extent <= 0 || __builtin_mul_overflow(l.extent - 1, l.*stride, &reach) ||
+        __builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) {
+      return false;
     }
   }
-  std::vector<std::tuple<Index, Index, Index>> steps;  // (extent, memory step, tensor step), in elements
-  for (size_t i = 0; i < axes; ++i) {
-    const size_t along = p.axes.empty() ? i : static_cast<size_t>(p.axes[i]);
-    place += p.buffer_offset[i] * b.strides[i];
-    if (p.shape[i] == 0) return absl::OkStatus();
-    if (p.shape[i] > 1) steps.emplace_back(p.shape[i], b.strides[along], numbering[i]);
-  }
-  // The innermost run: an axis that is contiguous in memory, and in the tensor where there is one.
-  Index run = 1;
-  for (bool grew = true; grew;) {
-    grew = false;
-    for (auto it = steps.begin(); it != steps.end(); ++it) {
-      auto [extent, memory, number] = *it;
-      if (memory != run || (tensor >= 0 && number != run)) continue;
-      run *= extent;
-      steps.erase(it);
-      grew = true;
-      break;
-    }
-  }
-  Index count = 1;
-  for (const auto& [extent, memory, number] : steps) count *= extent;
-  HR_RETURN_IF_ERROR(CheckCount(count, *out, b));
-  std::vector<Index> at(steps.size(), 0);
-  while (true) {
-    out->push_back({place * bits / 8, run * bits / 8, tensor, tensor >= 0 ? position * bits / 8 : 0});
-    size_t i = 0;
-    for (; i < steps.size(); ++i) {
-      auto [extent, memory, number] = steps[i];
-      place += memory;
-      position += number;
-      if (++at[i] < extent) break;
-      place -= extent * memory;
-      position -= extent * number;
-      at[i] = 0;
-    }
-    if (i == steps.size()) return absl::OkStatus();
-  }
+  return low >= 0 && high <= limit - run;
 }
 
-// Whether first, first + step, ... (extent numbers) all lie in [0, limit].
-bool StaysInside(Index first, Index extent, Index step, Index limit) {
-  Index reach, last;
-  return first >= 0 && first <= limit && !__builtin_mul_overflow(extent - 1, step, &reach) &&
-         !__builtin_add_overflow(first, reach, &last) && last >= 0 && last <= limit;
-}
-
-// Lays a copy out at its destination (or source) places in a memory of `limit` bytes. `left` says that it leaves the
-// memory or its tensor, or that a number is absurd.
-absl::Status LayCopy(const Copy& c, bool at_source, Index limit, Index tensor_bytes, const Buffer& b,
-                     std::vector<Run>* out, const std::string& left) {
-  const Index base = at_source ? c.source_offset : c.destination_offset;
-  if (c.run_bytes <= 0 || c.run_bytes > limit || c.loops.size() > kMaxCopyLoops) return Invalid(left);
-  Index count = 1;
-  // Each loop alone must stay inside, so that sums of all of them cannot overflow.
-  for (const CopyLoop& l : c.loops) {
-    if (l.extent <= 0 || !StaysInside(base, l.extent, at_source ? l.source_stride : l.destination_stride, limit) ||
-        !StaysInside(c.position, l.extent, l.position_stride, tensor_bytes) ||
-        __builtin_mul_overflow(count, l.extent, &count)) {
-      return Invalid(left);
+// In elements, with steps that count up; nullopt when bytes are not whole elements. The numbers have passed
+// StaysInside.
+std::optional<Lattice> LatticeOf(Index place, Index position, Index run, const Loops& loops, LoopStride place_stride,
+                                 LoopStride position_stride, Index bits) {
+  bool whole = true;
+  auto elements = [&](Index bytes) {
+    whole = whole && bytes * 8 % bits == 0;
+    return bytes * 8 / bits;
+  };
+  Lattice lattice = {elements(place), elements(position), {}};
+  for (const CopyLoop& l : loops) {
+    if (l.extent == 1) continue;
+    LatticeStep s = {l.extent, elements(l.*place_stride), elements(l.*position_stride)};
+    if (s.number < 0) {
+      lattice.place += (s.extent - 1) * s.place;
+      lattice.number += (s.extent - 1) * s.number;
+      s = {s.extent, -s.place, -s.number};
     }
+    lattice.steps.push_back(s);
   }
-  if (!StaysInside(base, 1, 0, limit) || !StaysInside(c.position, 1, 0, tensor_bytes)) return Invalid(left);
-  if (!at_source && count > limit / c.run_bytes) return Invalid(left);
-  HR_RETURN_IF_ERROR(CheckCount(count, *out, b));
-  std::vector<Run> runs = {{base, c.run_bytes, c.tensor, c.position}};
-  for (const CopyLoop& l : c.loops) {
-    const Index step = at_source ? l.source_stride : l.destination_stride;
-    std::vector<Run> grown;
-    grown.reserve(runs.size() * static_cast<size_t>(l.extent));
-    for (const Run& r : runs) {
-      for (Index i = 0; i < l.extent; ++i) {
-        grown.push_back({r.place + i * step, r.bytes, r.tensor, r.position + i * l.position_stride});
-      }
-    }
-    runs = std::move(grown);
-  }
-  for (const Run& r : runs) {
-    if (r.place < 0 || r.place > limit - r.bytes) return Invalid(left);
-  }
-  out->insert(out->end(), runs.begin(), runs.end());
-  return absl::OkStatus();
+  if (const Index extent = elements(run); extent > 1) lattice.steps.push_back({extent, 1, 1});
+  return whole ? std::optional(std::move(lattice)) : std::nullopt;
 }
 
 class Proof {
@@ -179,13 +91,12 @@ class Proof {
   absl::Status Run() {
     HR_RETURN_IF_ERROR(CheckIndices());
     HR_RETURN_IF_ERROR(CheckEdges());
+    HR_RETURN_IF_ERROR(CheckStorages());
     HR_RETURN_IF_ERROR(CheckDestinations());
     return CheckSources();
   }
 
  private:
-  using Runs = std::vector<headrace::Run>;
-
   absl::Status CheckIndices() {
     auto inside = [](int index, size_t size) { return index >= 0 && static_cast<size_t>(index) < size; };
     for (size_t i = 0; i < plan_.copies.size(); ++i) {
@@ -194,18 +105,14 @@ class Proof {
           !inside(c.destination, m_.destination.size())) {
         return Invalid(absl::StrCat("copy ", i, " names a tensor or buffer that does not exist"));
       }
+      if (c.loops.size() > kMaxCopyLoops) return Invalid(absl::StrCat("copy ", i, " has too many loops"));
     }
     for (const ZeroFill& z : plan_.zero_fills) {
       if (!inside(z.destination, m_.destination.size())) return Invalid("a zero fill names no buffer");
+      if (z.loops.size() > kMaxCopyLoops) return Invalid("a zero fill has too many loops");
     }
     if (plan_.decisions.size() != m_.tensors.size()) return Invalid("it does not decide once for each tensor");
     return absl::OkStatus();
-  }
-
-  Index TensorBytes(int tensor) const {
-    Index bits = DtypeBits(m_.tensors[tensor].dtype);
-    for (Index e : m_.tensors[tensor].shape) bits *= e;
-    return bits / 8;
   }
 
   // Every copy is in exactly one edge, of its own ranks; each pair of ranks has one edge.
@@ -226,121 +133,236 @@ class Proof {
     return next == plan_.copies.size() ? absl::OkStatus() : Invalid("edges do not tile the copies");
   }
 
-  absl::Status CheckDestinations() {
-    std::vector<Runs> writes(m_.destination.size());
-    for (const Copy& c : plan_.copies) {
-      const Buffer& b = m_.destination[c.destination];
-      HR_RETURN_IF_ERROR(LayCopy(c, false, SpanBytes(b, b.dtype), TensorBytes(c.tensor), b, &writes[c.destination],
-                                 absl::StrCat("a copy of ", Name(m_, c.tensor), " leaves the destination ", Name(b))));
+  // --- memory
+
+  // The bits of a buffer from a place on; runs that go on are one term.
+  static Progression BitsOf(const Buffer& b, Index first) {
+    std::vector<std::pair<Index, Index>> axes;
+    for (size_t i = 0; i < b.shape.size(); ++i) {
+      if (b.shape[i] > 1) axes.emplace_back(b.strides[i] * DtypeBits(b.dtype), b.shape[i]);
     }
-    for (const ZeroFill& z : plan_.zero_fills) {
-      const Buffer& b = m_.destination[z.destination];
-      Copy as_copy;
-      as_copy.tensor = kZeroFill;
-      as_copy.destination_offset = z.destination_offset;
-      as_copy.run_bytes = z.run_bytes;
-      as_copy.loops = z.loops;
-      for (CopyLoop& l : as_copy.loops) l.position_stride = 0;
-      HR_RETURN_IF_ERROR(LayCopy(as_copy, false, SpanBytes(b, b.dtype), 0, b, &writes[z.destination],
-                                 absl::StrCat("a zero fill leaves the destination ", Name(b))));
-    }
-    std::map<std::pair<int64_t, std::string>, std::vector<std::pair<headrace::Run, size_t>>> storages;
-    for (size_t b = 0; b < m_.destination.size(); ++b) {
-      const Buffer& buffer = m_.destination[b];
-      Runs expected;
-      for (const Piece& p : buffer.pieces) {
-        HR_RETURN_IF_ERROR(LayPiece(m_, tensors_, buffer, buffer.dtype, p, &expected));
-      }
-      Canonicalize(&expected);
-      // Kept elements are expected and must not be written: they join the writes, so that one that meets them shows.
-      for (const headrace::Run& r : expected) {
-        if (r.tensor == kKept) writes[b].push_back(r);
-      }
-      Canonicalize(&writes[b]);
-      HR_RETURN_IF_ERROR(CheckSame(buffer, writes[b], expected));
-      if (!buffer.storage) continue;
-      auto& storage = storages[{buffer.rank, buffer.storage->id}];
-      for (headrace::Run r : writes[b]) {
-        r.place += buffer.storage->offset_bytes;
-        storage.emplace_back(r, b);
+    std::sort(axes.begin(), axes.end());
+    Progression bits = {first, {{1, DtypeBits(b.dtype)}}};
+    for (const auto& [stride, extent] : axes) {
+      Term& inner = bits.terms.back();
+      if (stride == inner.step * inner.extent) {
+        inner.extent *= extent;
+      } else {
+        bits.terms.push_back({stride, extent});
       }
     }
-    for (auto& [key, runs] : storages) {
-      std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.first.place < b.first.place; });
-      for (size_t i = 1; i < runs.size(); ++i) {
-        if (runs[i - 1].first.place + runs[i - 1].first.bytes <= runs[i].first.place) continue;
-        return Invalid(absl::StrCat("destinations ", Name(m_.destination[runs[i - 1].second]), " and ",
-                                    Name(m_.destination[runs[i].second]), " write the same byte ", runs[i].first.place,
-                                    " of storage \"", key.second, "\""));
+    return bits;
+  }
+
+  // Buffers of one storage share no bit. A byte that two share in halves cannot be written, since no run of whole bytes
+  // of either's elements covers it.
+  absl::Status CheckStorages() {
+    std::map<std::pair<int64_t, absl::string_view>, std::vector<const Buffer*>> storages;
+    for (const Buffer& b : m_.destination) {
+      if (b.storage && !b.alias_of && !IsEmpty(b.shape)) storages[{b.rank, b.storage->id}].push_back(&b);
+    }
+    for (auto& [key, buffers] : storages) {
+      std::sort(buffers.begin(), buffers.end(), [](const Buffer* a, const Buffer* b) {
+        return std::tie(a->storage->offset_bytes, a->name) < std::tie(b->storage->offset_bytes, b->name);
+      });
+      for (size_t i = 0; i < buffers.size();) {
+        // Those whose ranges touch each other.
+        Index end = 0;
+        std::vector<PointSet> sets;
+        size_t j = i;
+        do {
+          const Buffer& b = *buffers[j];
+          end = std::max(end, b.storage->offset_bytes + SpanBytes(b, b.dtype));
+          sets.push_back({BitsOf(b, b.storage->offset_bytes * 8)});
+        } while (++j < buffers.size() && buffers[j]->storage->offset_bytes < end);
+        if (sets.size() > 1) {
+          const auto meeting = FindMeeting(sets);
+          if (!meeting.ok()) return TooManyParts(*buffers[i], meeting.status().message());
+          if (*meeting) {
+            return Invalid(absl::StrCat("destinations ", Name(*buffers[i + (*meeting)->one]), " and ",
+                                        Name(*buffers[i + (*meeting)->other]), " write the same byte ",
+                                        (*meeting)->at[0] / 8, " of storage \"", key.second, "\""));
+          }
+        }
+        i = j;
       }
     }
     return absl::OkStatus();
   }
 
-  // Both canonical. Writes that overlap cannot equal the expected runs, which do not.
-  absl::Status CheckSame(const Buffer& b, const Runs& got, const Runs& wanted) {
-    for (size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
-      if (i > 0 && i < got.size() && got[i - 1].place + got[i - 1].bytes > got[i].place) {
-        return Invalid(absl::StrCat("destination ", Name(b), ", byte ", got[i].place, " is written twice, by ",
-                                    Name(m_, got[i - 1].tensor), " and ", Name(m_, got[i].tensor)));
+  // Neither do elements of one buffer, nor its pieces.
+  absl::Status CheckMemory(const Buffer& b) {
+    Progression places;
+    for (size_t i = 0; i < b.shape.size(); ++i) {
+      if (b.shape[i] == 1) continue;
+      if (b.strides[i] <= 0) return Invalid(absl::StrCat("destination ", Name(b), " has a stride of 0"));
+      places.terms.push_back({b.strides[i], b.shape[i]});
+    }
+    const PointSet whole = {places};
+    auto meeting = FindMeeting({&whole, 1});
+    if (!meeting.ok()) return TooManyParts(b, meeting.status().message());
+    if (*meeting) {
+      return Invalid(absl::StrCat("destination ", Name(b), " has two elements at place ", (*meeting)->at[0]));
+    }
+    std::vector<PointSet> boxes;
+    std::vector<size_t> pieces;
+    for (size_t k = 0; k < b.pieces.size(); ++k) {
+      const Piece& p = b.pieces[k];
+      if (IsEmpty(p.shape)) continue;
+      PointSet box(p.shape.size());
+      for (size_t i = 0; i < p.shape.size(); ++i) {
+        const size_t along = p.axes.empty() ? i : static_cast<size_t>(p.axes[i]);
+        box[along] = {p.buffer_offset[along], {{1, p.shape[i]}}};
       }
-      if (i < got.size() && i < wanted.size() && got[i] == wanted[i]) continue;
-      auto describe = [&](const Runs& runs) {
-        if (i >= runs.size()) return std::string("nothing");
-        return absl::StrCat(runs[i].bytes, " bytes at ", runs[i].place, " from byte ", runs[i].position, " of ",
-                            Name(m_, runs[i].tensor));
-      };
-      return Invalid(
-          absl::StrCat("destination ", Name(b), " gets ", describe(got), " where it wants ", describe(wanted)));
+      boxes.push_back(std::move(box));
+      pieces.push_back(k);
+    }
+    meeting = FindMeeting(boxes);
+    if (!meeting.ok()) return TooManyParts(b, meeting.status().message());
+    if (!*meeting) return absl::OkStatus();
+    const size_t one = pieces[(*meeting)->one], other = pieces[(*meeting)->other];
+    return Invalid(absl::StrCat("destination ", Name(b), ": ", Name(b.pieces[one], one), " and ",
+                                Name(b.pieces[other], other), " share memory"));
+  }
+
+  // --- elements
+
+  Index TensorBytes(int tensor) const {
+    Index bits = DtypeBits(m_.tensors[tensor].dtype);
+    for (Index e : m_.tensors[tensor].shape) bits *= e;
+    return bits / 8;
+  }
+
+  void PlaceTensorPieces(const Buffer& b, std::vector<PlacedPiece>* out) const {
+    for (size_t k = 0; k < b.pieces.size(); ++k) {
+      const Piece& p = b.pieces[k];
+      if (p.kind != PieceKind::kTensor || IsEmpty(p.shape)) continue;
+      const int tensor = tensors_.at(p.tensor);
+      out->push_back(PlaceTensorPiece(b, k, tensor, p.view ? *p.view : m_.tensors[tensor].shape));
+    }
+  }
+
+  absl::Status CheckDestinations() {
+    std::vector<std::vector<const Copy*>> copies(m_.destination.size());
+    std::vector<std::vector<const ZeroFill*>> fills(m_.destination.size());
+    for (const Copy& c : plan_.copies) copies[c.destination].push_back(&c);
+    for (const ZeroFill& z : plan_.zero_fills) fills[z.destination].push_back(&z);
+    for (size_t i = 0; i < m_.destination.size(); ++i) {
+      HR_RETURN_IF_ERROR(CheckDestination(m_.destination[i], copies[i], fills[i]));
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckDestination(const Buffer& b, const std::vector<const Copy*>& copies,
+                                const std::vector<const ZeroFill*>& fills) {
+    if (!IsEmpty(b.shape)) HR_RETURN_IF_ERROR(CheckMemory(b));
+    std::vector<PlacedPiece> pieces;
+    PlaceTensorPieces(b, &pieces);
+    for (size_t k = 0; k < b.pieces.size(); ++k) {
+      if (b.pieces[k].kind != PieceKind::kZero || IsEmpty(b.pieces[k].shape)) continue;
+      if (!PlaceZeroPiece(b, k, &pieces)) return TooManyParts(b, "the strides of its zero fill do not nest");
+    }
+    const PieceIndex index(std::move(pieces));
+    std::vector<std::vector<PointSet>> written(index.pieces().size());
+    const Index bits = DtypeBits(b.dtype), limit = SpanBytes(b, b.dtype);
+    Index parts = kMaxProofParts;
+    // `lattice` is nullopt where bytes are not whole elements.
+    auto write = [&](int tensor, Index offset, Index run, const std::optional<Lattice>& lattice) {
+      Lattice stray;
+      const Located located =
+          !lattice ? Located::kNotHeld
+                   : index.Locate(tensor, *lattice, &parts, &stray,
+                                  [&](size_t piece, PointSet points) { written[piece].push_back(std::move(points)); });
+      if (located == Located::kHeld) return absl::OkStatus();
+      if (located == Located::kTooManyParts) return TooManyParts(b, "give its tensors fewer, larger pieces");
+      return Invalid(absl::StrCat(
+          "destination ", Name(b), " gets runs of ", run, " bytes from byte ", offset, " on of ", Name(m_, tensor),
+          lattice ? absl::StrCat(", of which it does not want element ", stray.number, " at place ", stray.place)
+                  : ", which are no whole elements"));
+    };
+    for (const Copy* c : copies) {
+      if (!index.Has(c->tensor)) {
+        return Invalid(
+            absl::StrCat("destination ", Name(b), " gets ", Name(m_, c->tensor), ", which it does not want"));
+      }
+      if (!StaysInside(c->destination_offset, c->run_bytes, c->loops, &CopyLoop::destination_stride, limit) ||
+          !StaysInside(c->position, c->run_bytes, c->loops, &CopyLoop::position_stride, TensorBytes(c->tensor))) {
+        return Invalid(absl::StrCat("a copy of ", Name(m_, c->tensor), " leaves the destination ", Name(b)));
+      }
+      HR_RETURN_IF_ERROR(write(c->tensor, c->destination_offset, c->run_bytes,
+                               LatticeOf(c->destination_offset, c->position, c->run_bytes, c->loops,
+                                         &CopyLoop::destination_stride, &CopyLoop::position_stride, bits)));
+    }
+    for (const ZeroFill* z : fills) {
+      if (!StaysInside(z->destination_offset, z->run_bytes, z->loops, &CopyLoop::destination_stride, limit)) {
+        return Invalid(absl::StrCat("a zero fill leaves the destination ", Name(b)));
+      }
+      HR_RETURN_IF_ERROR(write(kZeroFill, z->destination_offset, z->run_bytes,
+                               LatticeOf(z->destination_offset, z->destination_offset, z->run_bytes, z->loops,
+                                         &CopyLoop::destination_stride, &CopyLoop::destination_stride, bits)));
+    }
+    for (size_t i = 0; i < written.size(); ++i) HR_RETURN_IF_ERROR(CheckOnce(b, index.pieces()[i], written[i]));
+    return absl::OkStatus();
+  }
+
+  // The points, all of them in the piece, are the piece, each once.
+  absl::Status CheckOnce(const Buffer& b, const PlacedPiece& p, const std::vector<PointSet>& points) {
+    const auto meeting = FindMeeting(points);
+    if (!meeting.ok()) return TooManyParts(b, meeting.status().message());
+    if (*meeting) {
+      return Invalid(absl::StrCat("destination ", Name(b), ", ", Name(b.pieces[p.piece], p.piece), ": element ",
+                                  p.NumberOf((*meeting)->at), " of ", Name(m_, p.tensor), " is written twice"));
+    }
+    Index elements = 0;  // no overflow: different elements of the piece
+    for (const PointSet& set : points) {
+      Index product = 1;
+      for (const Progression& axis : set) {
+        for (const Term& t : axis.terms) product *= t.extent;
+      }
+      elements += product;
+    }
+    if (elements == p.Volume()) return absl::OkStatus();
+    return Invalid(absl::StrCat("destination ", Name(b), ", ", Name(b.pieces[p.piece], p.piece), ": of ", p.Volume(),
+                                " elements of ", Name(m_, p.tensor), " only ", elements, " are written"));
   }
 
   absl::Status CheckSources() {
-    std::vector<std::vector<const Copy*>> by_source(m_.source.size());
-    for (const Copy& c : plan_.copies) by_source[c.source].push_back(&c);
-    for (size_t b = 0; b < m_.source.size(); ++b) {
-      if (by_source[b].empty()) continue;
-      const Buffer& buffer = m_.source[b];
-      // A snapshot has the tensor's dtype; Validate made sure that there is one per buffer.
-      const Dtype dtype = m_.tensors[by_source[b][0]->tensor].dtype;
-      // Pieces may share elements in a source (two names for one weight): order by tensor, then by the distance of
-      // memory from tensor, along which runs continue each other.
-      auto key = [](const headrace::Run& r) { return std::make_tuple(r.tensor, r.place - r.position, r.place); };
-      Runs offered;
-      for (const Piece& p : buffer.pieces) {
-        if (p.kind != PieceKind::kTensor) continue;
-        HR_RETURN_IF_ERROR(LayPiece(m_, tensors_, buffer, dtype, p, &offered));
+    std::vector<std::vector<const Copy*>> copies(m_.source.size());
+    for (const Copy& c : plan_.copies) copies[c.source].push_back(&c);
+    for (size_t i = 0; i < m_.source.size(); ++i) {
+      if (!copies[i].empty()) HR_RETURN_IF_ERROR(CheckSource(m_.source[i], copies[i]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSource(const Buffer& b, const std::vector<const Copy*>& copies) {
+    std::vector<PlacedPiece> pieces;
+    PlaceTensorPieces(b, &pieces);
+    const PieceIndex index(std::move(pieces));
+    Index parts = kMaxProofParts;
+    for (const Copy* c : copies) {
+      if (!index.Has(c->tensor)) {
+        return Invalid(absl::StrCat("a copy reads ", Name(m_, c->tensor), " from the source ", Name(b),
+                                    ", which does not hold it"));
       }
-      std::sort(offered.begin(), offered.end(), [&](const auto& x, const auto& y) { return key(x) < key(y); });
-      Runs joined;
-      for (const headrace::Run& r : offered) {
-        if (!joined.empty() && joined.back().tensor == r.tensor &&
-            joined.back().place - joined.back().position == r.place - r.position &&
-            joined.back().place + joined.back().bytes >= r.place) {
-          joined.back().bytes = std::max(joined.back().bytes, r.place + r.bytes - joined.back().place);
-        } else {
-          joined.push_back(r);
-        }
+      // A snapshot has the tensor's dtype.
+      const Dtype dtype = m_.tensors[c->tensor].dtype;
+      if (!StaysInside(c->source_offset, c->run_bytes, c->loops, &CopyLoop::source_stride, SpanBytes(b, dtype))) {
+        return Invalid(absl::StrCat("a copy of ", Name(m_, c->tensor), " reads outside of the source ", Name(b)));
       }
-      for (const Copy* c : by_source[b]) {
-        Runs reads;
-        HR_RETURN_IF_ERROR(
-            LayCopy(*c, true, SpanBytes(buffer, dtype), TensorBytes(c->tensor), buffer, &reads,
-                    absl::StrCat("a copy of ", Name(m_, c->tensor), " reads outside of the source ", Name(buffer))));
-        for (const headrace::Run& r : reads) {
-          auto it = std::upper_bound(joined.begin(), joined.end(), r,
-                                     [&](const auto& x, const auto& y) { return key(x) < key(y); });
-          const bool found = it != joined.begin() && (--it)->tensor == r.tensor &&
-                             it->place - it->position == r.place - r.position &&
-                             r.place + r.bytes <= it->place + it->bytes;
-          if (!found) {
-            return Invalid(absl::StrCat("a copy reads ", r.bytes, " bytes at ", r.place, " of the source ",
-                                        Name(buffer), " as byte ", r.position, " of ", Name(m_, r.tensor),
-                                        ", which it does not hold there"));
-          }
-        }
-      }
+      const std::optional<Lattice> lattice =
+          LatticeOf(c->source_offset, c->position, c->run_bytes, c->loops, &CopyLoop::source_stride,
+                    &CopyLoop::position_stride, DtypeBits(dtype));
+      Lattice stray;
+      const Located located =
+          !lattice ? Located::kNotHeld : index.Locate(c->tensor, *lattice, &parts, &stray, [](size_t, PointSet) {});
+      if (located == Located::kHeld) continue;
+      if (located == Located::kTooManyParts) return TooManyParts(b, "give its tensors fewer, larger pieces");
+      return Invalid(absl::StrCat("a copy reads runs of ", c->run_bytes, " bytes from byte ", c->source_offset,
+                                  " on of the source ", Name(b),
+                                  lattice ? absl::StrCat(", as element ", stray.number, " of ", Name(m_, c->tensor),
+                                                         " at place ", stray.place, ", which it does not hold there")
+                                          : absl::StrCat(", which are no whole elements of ", Name(m_, c->tensor))));
     }
     return absl::OkStatus();
   }

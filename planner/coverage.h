@@ -1,17 +1,20 @@
 #ifndef HEADRACE_PLANNER_COVERAGE_H_
 #define HEADRACE_PLANNER_COVERAGE_H_
 
-// The proof that a plan is right. It shares no code with the builder: no boxes, no common axes, no partition. It lays
-// every copy and every piece out as contiguous byte runs (place in memory, place in the tensor) and compares them:
+// The proof that a plan is right. It shares no code with the builder: no common axes, no partition of boxes. The
+// builder cuts tensors and lays the cuts into memory; the proof goes the other way and reads back from each copy's
+// numbers which elements of which piece it moves (coverage_pieces.h), then counts them (coverage_meeting.h):
 //
 //   1. Each copy's numbers are sane: indices exist, extents are positive, nothing leaves the memory of its buffers.
-//   2. Writes (copies, zero fills) and kept elements of each destination storage do not meet: no byte is written
-//      twice, `keep` and gaps are never written.
-//   3. The writes of each destination buffer are exactly what its pieces ask for: each byte from the right byte of the
-//      right tensor, each zero a zero, nothing missing.
-//   4. Each copy reads bytes that its source buffer offers as exactly those bytes of that tensor.
+//   2. No two elements of a destination buffer, no two of its pieces and no two buffers of a storage share memory.
+//   3. Each element that a copy writes, it writes where a piece wants this very element of this tensor; each that a
+//      zero fill writes is in a zero piece. So `keep` and gaps are never written.
+//   4. The elements written in each piece are pairwise different, and as many as the piece has: each exactly once.
+//   5. Each element that a copy reads, a piece of its source buffer offers there as this very element.
 //
-// Cost: time and memory in proportion to contiguous runs, one rank at a time; a contiguous copy is one run.
+// Cost: time and memory in proportion to copies (n log n), pieces and loops, one buffer at a time, whatever the extents
+// and strides. A run that crosses pieces counts once per piece. Loops that lie in no one piece, and strides in which
+// neither divides the other, are legal but written out, up to kMaxProofParts parts of a buffer.
 
 #include "absl/status/status.h"
 #include "planner/manifest.h"
@@ -20,7 +23,8 @@
 namespace headrace {
 
 // For a validated manifest and any plan, also one that was tampered with. kPlanInvalid names the tensor, buffers and
-// ranks of the first difference. kOutOfMemory when one buffer is filled or read in more than 2^26 contiguous runs.
+// ranks of the first difference. kOutOfMemory when a buffer would have to be written out in more than kMaxProofParts
+// parts.
 absl::Status ProveCoverage(const Manifest& manifest, const Plan& plan);
 
 }  // namespace headrace
