@@ -99,7 +99,7 @@ absl::Status OneCopyFloor::Run(uint64_t generation, FloorCopy how, const std::ma
     }
     for (size_t i = edge.first; i < edge.first + edge.count; ++i) {
       const Copy& copy = plan_.copies[i];
-      const std::byte* from = slot + layout.BufferOffset(copy.source);
+      const std::byte* from = slot + layout.BufferOffset(copy);
       std::byte* to = destination.at(copy.destination);
       if (how == FloorCopy::kKernel) {
         kernels::Copy(Lower(copy, from, to));

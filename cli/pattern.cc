@@ -1,7 +1,8 @@
 #include "cli/pattern.h"
 
-#include <algorithm>
 #include <cstring>
+#include <map>
+#include <string>
 
 namespace headrace {
 namespace {
@@ -13,22 +14,28 @@ uint64_t SplitMix64(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// The bits of the same value in a wider float type; narrower or equal ones pass through (a source that is not wider).
-uint64_t Widen(uint64_t bits, Dtype from, Dtype to) {
-  struct Format {
-    int exponent, mantissa;
-  };
-  auto format = [](Dtype d) -> Format {
-    switch (d) {
-      case Dtype::kF16: return {5, 10};
-      case Dtype::kBF16: return {8, 7};
-      case Dtype::kF32: return {8, 23};
-      case Dtype::kF64: return {11, 52};
-      default: return {0, 0};
-    }
-  };
-  const Format f = format(from), t = format(to);
-  if (f.exponent == 0 || t.exponent < f.exponent || t.mantissa < f.mantissa) return bits >> std::max(0, DtypeBits(from) - DtypeBits(to));
+struct Format {
+  int exponent, mantissa;
+};
+
+// A float's field widths; zeros for other dtypes.
+Format FormatOf(Dtype d) {
+  switch (d) {
+    case Dtype::kF16:
+      return {5, 10};
+    case Dtype::kBF16:
+      return {8, 7};
+    case Dtype::kF32:
+      return {8, 23};
+    case Dtype::kF64:
+      return {11, 52};
+    default:
+      return {0, 0};
+  }
+}
+
+// The bits of the same value in a float that is not narrower.
+uint64_t Widen(uint64_t bits, const Format& f, const Format& t) {
   const uint64_t sign = bits >> (f.exponent + f.mantissa) & 1;
   uint64_t exponent = bits >> f.mantissa & ((uint64_t{1} << f.exponent) - 1);
   uint64_t mantissa = bits & ((uint64_t{1} << f.mantissa) - 1);
@@ -62,16 +69,34 @@ void Store(Dtype dtype, uint64_t value, Index slot, std::vector<std::byte>* byte
 
 }  // namespace
 
-ElementBits Pattern(const Manifest& manifest, bool inverted) {
-  std::vector<int> widths;
-  for (const TensorSpec& t : manifest.tensors) widths.push_back(DtypeBits(t.dtype));
-  return [widths, inverted](int tensor, Index element) {
-    const uint64_t mixed = SplitMix64((static_cast<uint64_t>(tensor) << 40) + static_cast<uint64_t>(element));
-    return (inverted ? ~mixed : mixed) >> (64 - widths[tensor]);
-  };
+bool Widens(Dtype from, Dtype to) {
+  const Format f = FormatOf(from), t = FormatOf(to);
+  return from == to || (f.exponent > 0 && t.exponent >= f.exponent && t.mantissa >= f.mantissa);
 }
 
-void Paint(const Manifest& manifest, const Buffer& buffer, const ElementBits& bits, std::vector<std::byte>* bytes) {
+Pattern::Pattern(const Manifest& manifest, bool inverted) : inverted_(inverted) {
+  std::map<std::string, size_t> index;
+  for (const TensorSpec& t : manifest.tensors) {
+    index.emplace(t.name, held_.size());
+    held_.push_back(t.dtype);
+  }
+  for (const Buffer& b : manifest.source) {
+    for (const Piece& p : b.pieces) {
+      if (p.kind != PieceKind::kTensor) continue;
+      Dtype& held = held_[index.at(p.tensor)];
+      if (Widens(b.dtype, held)) held = b.dtype;
+    }
+  }
+}
+
+uint64_t Pattern::Bits(int tensor, Index element, Dtype as) const {
+  const Dtype held = held_[tensor];
+  const uint64_t mixed = SplitMix64((static_cast<uint64_t>(tensor) << 40) + static_cast<uint64_t>(element));
+  const uint64_t bits = (inverted_ ? ~mixed : mixed) >> (64 - DtypeBits(held));
+  return held == as || !Widens(held, as) ? bits : Widen(bits, FormatOf(held), FormatOf(as));
+}
+
+void Paint(const Manifest& manifest, const Buffer& buffer, const Pattern& pattern, std::vector<std::byte>* bytes) {
   for (const Piece& p : buffer.pieces) {
     if (p.kind == PieceKind::kKeep) continue;
     int tensor = -1;
@@ -91,8 +116,7 @@ void Paint(const Manifest& manifest, const Buffer& buffer, const ElementBits& bi
         slot += at[i] * buffer.strides[p.axes.empty() ? i : p.axes[i]];
         if (tensor >= 0) element = element * shape[i] + p.tensor_offset[i] + at[i];
       }
-      const uint64_t value =
-          tensor < 0 ? 0 : Widen(bits(tensor, element), manifest.tensors[tensor].dtype, buffer.dtype);
+      const uint64_t value = tensor < 0 ? 0 : pattern.Bits(tensor, element, buffer.dtype);
       Store(buffer.dtype, value, slot, bytes);
       for (size_t i = at.size(); i-- > 0;) {
         if (++at[i] < p.shape[i]) break;

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "planner/manifest.h"
@@ -18,16 +17,28 @@ namespace headrace {
 
 inline constexpr std::byte kPoison{0xA5};
 
-// A generation's value of an element, as raw bits in the tensor's dtype.
-using ElementBits = std::function<uint64_t(int tensor, Index element)>;
+// One generation's values of all elements.
+class Pattern {
+ public:
+  // `inverted` gives the complement of each element's bits: a generation that must be overwritten everywhere. The bits
+  // are of the tensor's dtype; of a tensor with a source in a narrower float, of that dtype (it can hold nothing else).
+  Pattern(const Manifest& manifest, bool inverted);
 
-// The pattern above for the tensors' dtypes; `inverted` gives the complement of each element's bits, for a generation
-// that must be overwritten everywhere.
-ElementBits Pattern(const Manifest& manifest, bool inverted);
+  // The value in a dtype that can hold it: the tensor's, or another float, exactly widened.
+  uint64_t Bits(int tensor, Index element, Dtype as) const;
+
+ private:
+  std::vector<Dtype> held_;  // by tensor
+  bool inverted_;
+};
+
+// Whether every value of one dtype is a value of the other: equal ones, and floats whose exponent and mantissa are not
+// longer. Conversions between F16 and BF16 cannot be rehearsed exactly.
+bool Widens(Dtype from, Dtype to);
 
 // Writes the pieces of a buffer into its memory (`bytes` spans it from the first element): tensor elements, in the
-// buffer's dtype (exactly widened where a source holds a wider float), and zero fills. Leaves everything else alone.
-void Paint(const Manifest& manifest, const Buffer& buffer, const ElementBits& bits, std::vector<std::byte>* bytes);
+// buffer's dtype, and zero fills. Leaves everything else alone.
+void Paint(const Manifest& manifest, const Buffer& buffer, const Pattern& pattern, std::vector<std::byte>* bytes);
 
 // The raw bits of the `index`-th element slot of memory that holds elements of this dtype.
 uint64_t ElementAt(Dtype dtype, const std::vector<std::byte>& bytes, Index index);

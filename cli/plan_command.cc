@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -18,9 +19,12 @@ namespace {
 absl::Status PlanFile(const PlanCommand& command) {
   HR_ASSIGN_OR_RETURN(const std::string text, ReadFile(command.file));
   HR_ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(text));
+  std::optional<ProgressBar> progress(std::in_place, "plan", !command.json);
+  progress->Update(0, "planning and proving");
   const auto begin = std::chrono::steady_clock::now();
   HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  progress.reset();
   const PlanFigures f = Measure(manifest, plan);
   const std::string digest = absl::BytesToHexString(PlanDigest(manifest, plan));
   if (command.json) {
@@ -53,8 +57,8 @@ absl::Status PlanFile(const PlanCommand& command) {
                       {"on the wire", HumanBytes(f.wire_bytes)},
                       {"transfer", absl::StrCat(HumanBytes(f.reshard_bytes), " reshard, ",
                                                 HumanBytes(f.broadcast_bytes), " broadcast")},
-                      {"install", absl::StrCat(HumanBytes(f.direct_bytes), " direct, ", HumanBytes(f.loader_bytes),
-                                               " loader")},
+                      {"install",
+                       absl::StrCat(HumanBytes(f.direct_bytes), " direct, ", HumanBytes(f.loader_bytes), " loader")},
                       {"zero fills", HumanBytes(f.zero_bytes)},
                       {"busiest sender", absl::StrFormat("%.3f x mean", f.sender_max_over_mean)},
                       {"planned in", HumanSeconds(seconds)},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -53,11 +54,11 @@ class RankMemory {
 // What the rank's memory must hold when the buffers of `part` hold a generation.
 void PaintAll(const Manifest& manifest, const std::vector<Buffer>& buffers, int64_t rank, bool inverted,
               RankMemory* memory) {
-  const ElementBits bits = Pattern(manifest, inverted);
+  const Pattern pattern(manifest, inverted);
   for (const Buffer& b : buffers) {
     if (b.rank != rank) continue;
     std::vector<std::byte> bytes = memory->Bytes(b);
-    Paint(manifest, b, bits, &bytes);
+    Paint(manifest, b, pattern, &bytes);
     memory->SetBytes(b, bytes);
   }
 }
@@ -77,6 +78,61 @@ absl::Status FirstDifference(const std::vector<Buffer>& buffers, int64_t rank, R
 }
 
 }  // namespace
+
+int64_t RehearsalBytes(const Manifest& manifest) {
+  int64_t total = 0;
+  // Of a source: its memory and two slots. Of a destination: its memory, the shadow, what is wanted, and a dump.
+  auto add = [&](const std::vector<Buffer>& buffers, int copies) {
+    for (const Buffer& b : buffers) {
+      int64_t bytes = SpanBytes(b, b.dtype);
+      if (__builtin_add_overflow(bytes, b.storage ? b.storage->offset_bytes : 0, &bytes) ||
+          __builtin_mul_overflow(bytes, copies, &bytes) || __builtin_add_overflow(total, bytes, &total)) {
+        total = std::numeric_limits<int64_t>::max();
+        return;
+      }
+    }
+  };
+  add(manifest.source, 3);
+  if (total < std::numeric_limits<int64_t>::max()) add(manifest.destination, 4);
+  return total;
+}
+
+absl::Status CheckSourcesAgree(const Manifest& manifest) {
+  std::map<std::string, Dtype> dtypes;
+  for (const TensorSpec& t : manifest.tensors) dtypes[t.name] = t.dtype;
+  for (const Buffer& b : manifest.source) {
+    for (const Piece& p : b.pieces) {
+      if (p.kind != PieceKind::kTensor) continue;
+      const Dtype to = dtypes.at(p.tensor);
+      if (Widens(b.dtype, to) || Widens(to, b.dtype)) continue;
+      return Error(ErrorCode::kDtypeMismatch,
+                   absl::StrCat("source rank ", b.rank, ", buffer \"", b.name, "\", tensor \"", p.tensor,
+                                "\": ", DtypeName(b.dtype), " and ", DtypeName(to),
+                                " hold different values, so that a rehearsal cannot tell right from wrong; it plans"));
+    }
+  }
+  for (int64_t rank : CastOf(manifest).publishers) {
+    RankMemory memory(manifest.source, rank);
+    PaintAll(manifest, manifest.source, rank, /*inverted=*/false, &memory);
+    RankMemory again = memory;
+    const Pattern pattern(manifest, /*inverted=*/false);
+    for (const Buffer& b : manifest.source) {
+      if (b.rank != rank) continue;
+      for (const Piece& p : b.pieces) {
+        Buffer alone = b;
+        alone.pieces = {p};
+        std::vector<std::byte> bytes = again.Bytes(b);
+        Paint(manifest, alone, pattern, &bytes);
+        if (bytes == memory.Bytes(b)) continue;
+        return Error(
+            ErrorCode::kConflict,
+            absl::StrCat("source rank ", rank, ", buffer \"", b.name, "\", tensor \"", p.tensor,
+                         "\": an element stands for other elements too; a rehearsal needs one value for each"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 Cast CastOf(const Manifest& manifest) {
   Cast cast;
@@ -139,8 +195,8 @@ absl::Status RehearsePublisher(const Manifest& manifest, int publisher, const Jo
   return joined->Close(absl::Now() + kPatience);
 }
 
-absl::StatusOr<ReceiverReport> RehearseReceiver(const Manifest& manifest, int engine, int worker,
-                                                const JobOptions& job, std::unique_ptr<Transport> transport) {
+absl::StatusOr<ReceiverReport> RehearseReceiver(const Manifest& manifest, int engine, int worker, const JobOptions& job,
+                                                std::unique_ptr<Transport> transport) {
   const int64_t rank = CastOf(manifest).engines[engine][worker];
   RankMemory memory(manifest.destination, rank);
   std::map<std::string, BufferMemory> live;
@@ -151,7 +207,8 @@ absl::StatusOr<ReceiverReport> RehearseReceiver(const Manifest& manifest, int en
   options.job = job;
   options.engine = engine;
   options.worker = worker;
-  HR_ASSIGN_OR_RETURN(auto joined, Receiver::Join(options, DestinationPart(manifest, rank), live, std::move(transport)));
+  HR_ASSIGN_OR_RETURN(auto joined,
+                      Receiver::Join(options, DestinationPart(manifest, rank), live, std::move(transport)));
   RankMemory wanted(manifest.destination, rank);
   for (uint64_t g = 1; g <= kRehearsedGenerations; ++g) {
     HR_ASSIGN_OR_RETURN(uint64_t next, joined->NextGeneration(absl::Now() + kPatience));

@@ -28,6 +28,14 @@ struct Cast {
 };
 Cast CastOf(const Manifest& manifest);
 
+// The bytes that a rehearsal of the whole manifest takes on one machine: live memory, snapshots, shadows and what they
+// are compared with; the largest 64-bit number when they are more than that.
+int64_t RehearsalBytes(const Manifest& manifest);
+
+// Made-up weights cannot be two things at once: kConflict names a source element that stands for different elements, by
+// two pieces, by strides that meet, or by buffers that share a storage. (Real weights may: one memory under two names.)
+absl::Status CheckSourcesAgree(const Manifest& manifest);
+
 // The part of the manifest that one member declares.
 Manifest SourcePart(const Manifest& manifest, int64_t rank);
 Manifest DestinationPart(const Manifest& manifest, int64_t rank);
@@ -48,8 +56,8 @@ struct ReceiverReport {
 
 // Also checks every byte, guards around the buffers included, against the manifest by element loops: kInternal names
 // the first wrong element.
-absl::StatusOr<ReceiverReport> RehearseReceiver(const Manifest& manifest, int engine, int worker,
-                                                const JobOptions& job, std::unique_ptr<Transport> transport);
+absl::StatusOr<ReceiverReport> RehearseReceiver(const Manifest& manifest, int engine, int worker, const JobOptions& job,
+                                                std::unique_ptr<Transport> transport);
 
 }  // namespace headrace
 

@@ -20,6 +20,7 @@
 #include "cli/rehearsal.h"
 #include "cli/report.h"
 #include "loader/control/coordinator_service.h"
+#include "loader/transport/anonymous_memory.h"
 #include "loader/transport/factory.h"
 #include "loader/transport/memory/memory.h"
 #include "planner/manifest_json.h"
@@ -61,8 +62,16 @@ absl::StatusOr<ReceiverReport> RunRole(const Role& role, const Manifest& manifes
 // Collects what the ranks report; the first error that is not another rank's death is the cause.
 class Results {
  public:
+  Results(size_t ranks, bool progress) : ranks_(ranks) { progress_.emplace("rehearse", progress); }
+
+  // All ranks have reported: takes the bar away.
+  void EndProgress() { progress_.reset(); }
+
   void Add(const Role& role, absl::StatusOr<ReceiverReport> report) {
     std::lock_guard<std::mutex> lock(mutex_);
+    ++reported_;
+    progress_->Update(static_cast<double>(reported_) / static_cast<double>(ranks_),
+                      absl::StrCat(reported_, " of ", ranks_, " ranks are done"));
     if (report.ok()) {
       stats_.copies += report->stats.copies;
       stats_.bytes += report->stats.bytes;
@@ -72,8 +81,8 @@ class Results {
       for (DumpedBuffer& b : report->buffers) buffers_[{b.rank, b.buffer}] = std::move(b.bytes);
       return;
     }
-    absl::Status named = ErrorFromName(CodeOf(report.status()),
-                                       absl::StrCat(role.Name(), ": ", report.status().message()));
+    absl::Status named =
+        ErrorFromName(CodeOf(report.status()), absl::StrCat(role.Name(), ": ", report.status().message()));
     const bool echo = HasCode(named, ErrorCode::kPeerLost) || HasCode(named, ErrorCode::kAborted);
     if (error_.ok() || (echo_ && !echo)) {
       error_ = named;
@@ -86,7 +95,10 @@ class Results {
   const std::vector<std::byte>& Bytes(const Buffer& b) const { return buffers_.at({b.rank, b.name}); }
 
  private:
+  const size_t ranks_;
+  std::optional<ProgressBar> progress_;
   std::mutex mutex_;
+  size_t reported_ = 0;
   absl::Status error_;
   bool echo_ = false;
   ReceiverStats stats_;
@@ -97,10 +109,11 @@ void RunThreads(const Manifest& manifest, const std::vector<Role>& roles, const 
   MemoryFabric fabric;
   std::vector<std::thread> threads;
   for (const Role& role : roles) {
-    threads.emplace_back([&, role, endpoint = std::shared_ptr<std::unique_ptr<Transport>>(
-                                       new std::unique_ptr<Transport>(fabric.NewEndpoint()))] {
-      results->Add(role, RunRole(role, manifest, job, std::move(*endpoint)));
-    });
+    threads.emplace_back(
+        [&, role,
+         endpoint = std::shared_ptr<std::unique_ptr<Transport>>(new std::unique_ptr<Transport>(fabric.NewEndpoint()))] {
+          results->Add(role, RunRole(role, manifest, job, std::move(*endpoint)));
+        });
   }
   for (std::thread& t : threads) t.join();
 }
@@ -146,9 +159,8 @@ absl::Status RunProcesses(const std::string& manifest_text, const std::string& t
   std::vector<ChildProcess> children;
   for (const Role& role : roles) {
     HR_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start(role.Name(), "", {"rehearse-rank"}));
-    const Json orders = {{"publisher", role.publisher}, {"engine", role.engine},
-                         {"index", role.index},         {"transport", transport},
-                         {"job", job.job},              {"token", job.token},
+    const Json orders = {{"publisher", role.publisher},    {"engine", role.engine},    {"index", role.index},
+                         {"transport", transport},         {"job", job.job},           {"token", job.token},
                          {"coordinator", job.coordinator}, {"manifest", manifest_text}};
     child.WriteLine(orders.dump());
     children.push_back(std::move(child));
@@ -192,9 +204,15 @@ absl::Status Rehearse(const RehearseCommand& command) {
   HR_ASSIGN_OR_RETURN(const std::string text, ReadFile(command.file));
   HR_ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(text));
   HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest));
+  const int64_t bytes = RehearsalBytes(manifest);
+  if (absl::Status fits = CheckMemoryAvailable(std::max<int64_t>(bytes, 1)); !fits.ok()) {
+    return Error(ErrorCode::kOutOfMemory, absl::StrCat("the rehearsal needs about ", bytes, " bytes on this machine: ",
+                                                       fits.message(), ". headrace plan needs no such memory"));
+  }
+  HR_RETURN_IF_ERROR(CheckSourcesAgree(manifest));
   const Cast cast = CastOf(manifest);
   const std::vector<Role> roles = RolesOf(cast);
-  Results results;
+  Results results(roles.size(), !command.json);
   if (!cast.engines.empty()) {
     CoordinatorOptions coordinator;
     coordinator.job = "rehearsal";
@@ -216,6 +234,7 @@ absl::Status Rehearse(const RehearseCommand& command) {
     }
     HR_RETURN_IF_ERROR(results.error());
   }
+  results.EndProgress();
   const PlanFigures f = Measure(manifest, plan);
   if (command.json) {
     Json document = {{"outcome", "ok"},
@@ -231,8 +250,8 @@ absl::Status Rehearse(const RehearseCommand& command) {
     return absl::OkStatus();
   }
   std::cout << "Every byte of every destination is right after each of " << kRehearsedGenerations << " generations.\n\n"
-            << Table({{"ranks", absl::StrCat(cast.publishers.size(), " publishers, ", cast.engines.size(),
-                                             " engines, ", roles.size() - cast.publishers.size(), " workers")},
+            << Table({{"ranks", absl::StrCat(cast.publishers.size(), " publishers, ", cast.engines.size(), " engines, ",
+                                             roles.size() - cast.publishers.size(), " workers")},
                       {"transport", command.transport},
                       {"copies", absl::StrCat(f.copies)},
                       {"needed", HumanBytes(f.needed_bytes)},

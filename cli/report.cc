@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -88,22 +89,40 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-ProgressBar::ProgressBar(std::string what, bool enabled)
-    : what_(std::move(what)), enabled_(enabled && isatty(STDERR_FILENO)), begin_(std::chrono::steady_clock::now()) {}
+ProgressBar::ProgressBar(std::string what, bool enabled) : what_(std::move(what)) {
+  if (enabled && isatty(STDERR_FILENO)) drawing_ = std::thread([this] { Draw(); });
+}
 
 ProgressBar::~ProgressBar() {
-  if (shown_) std::fprintf(stderr, "\r\033[K");
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    end_ = true;
+  }
+  ended_.notify_all();
+  if (drawing_.joinable()) drawing_.join();
 }
 
 void ProgressBar::Update(double done, absl::string_view step) {
-  if (!enabled_ || std::chrono::steady_clock::now() - begin_ < std::chrono::seconds(2)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  done_ = done;
+  step_ = std::string(step);
+}
+
+void ProgressBar::Draw() {
   constexpr int kCells = 28;
-  const int filled = static_cast<int>(std::clamp(done, 0.0, 1.0) * kCells);
-  std::string bar;
-  for (int i = 0; i < kCells; ++i) bar += i < filled ? "\u2588" : "\u2591";
-  std::fprintf(stderr, "\r\033[K%s %s %3.0f%% %s", what_.c_str(), bar.c_str(), done * 100, std::string(step).c_str());
+  static constexpr const char* kSpinner[] = {"|", "/", "-", "\\"};
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (ended_.wait_for(lock, std::chrono::seconds(2), [this] { return end_; })) return;
+  for (int turn = 0; !ended_.wait_for(lock, std::chrono::milliseconds(150), [this] { return end_; }); ++turn) {
+    const int filled = static_cast<int>(std::clamp(done_, 0.0, 1.0) * kCells);
+    std::string bar;
+    for (int i = 0; i < kCells; ++i) bar += i < filled ? "\u2588" : "\u2591";
+    std::fprintf(stderr, "\r\033[K%s %s %s %3.0f%% %s", what_.c_str(), kSpinner[turn % 4], bar.c_str(), done_ * 100,
+                 step_.c_str());
+    std::fflush(stderr);
+  }
+  std::fprintf(stderr, "\r\033[K");
   std::fflush(stderr);
-  shown_ = true;
 }
 
 }  // namespace headrace

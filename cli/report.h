@@ -3,9 +3,11 @@
 
 // What the command prints: for people by default, one JSON document on standard output with --json.
 
-#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,19 +36,28 @@ std::string HumanSeconds(double seconds);
 // A table with aligned columns; columns whose cells look like numbers are right-aligned.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 
-// A bar on standard error, shown once a task takes over two seconds and standard error is a terminal.
+// A bar on standard error, shown once a task takes over two seconds and standard error is a terminal. A thread of its
+// own draws it, so that it moves during long steps too. Any thread may call Update.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string what, bool enabled);
+  ProgressBar(std::string what, bool enabled);
   ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
   // `done` of 0 to 1 and a few words about the current step.
   void Update(double done, absl::string_view step);
 
  private:
+  void Draw();
+
   const std::string what_;
-  const bool enabled_;
-  const std::chrono::steady_clock::time_point begin_;
-  bool shown_ = false;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool end_ = false;
+  double done_ = 0;
+  std::string step_;
+  std::thread drawing_;
 };
 
 }  // namespace headrace

@@ -33,12 +33,12 @@ class EdgeStream {
   bool is_sums(int64_t message) const { return message < sum_messages_; }
   const Edge& edge() const { return edge_; }
 
-  // Fills `out` (message_bytes long). `snapshot(source)` is the first element of a source buffer, `sums` the edge's.
+  // Fills `out` (message_bytes long). `snapshot(copy)` is the first element of a copy's source buffer, `sums` the edge's.
   template <typename SnapshotOf>
   void Pack(int64_t message, absl::Span<const std::byte> sums, SnapshotOf&& snapshot, absl::Span<std::byte> out) const {
     PackSums(message, sums, out);
     ForEachPart(message, [&](size_t copy, int64_t first, int64_t at, int64_t bytes) {
-      PackPart(copy, first, snapshot(plan_.copies[copy].source), out.subspan(at, bytes));
+      PackPart(copy, first, snapshot(plan_.copies[copy]), out.subspan(at, bytes));
     });
   }
 

@@ -47,7 +47,7 @@ void CheckEdge(const Manifest& m, const Plan& plan, const Edge& edge, SideMemory
     std::vector<std::byte> chunk(static_cast<size_t>(size), testing::kPoison);
     stream.Pack(
         message, {reinterpret_cast<const std::byte*>(sums.data()), sums.size() * 8},
-        [&](int buffer) { return source->First(m.source[buffer]); }, absl::MakeSpan(chunk));
+        [&](const Copy& copy) { return source->First(m.source[copy.source]); }, absl::MakeSpan(chunk));
     stream.Unpack(
         message, absl::MakeConstSpan(chunk), [&](int buffer) { return got.First(m.destination[buffer]); },
         absl::MakeSpan(received), absl::MakeSpan(computed));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/strided_copy.h"
 #include "loader/lowering.h"
+#include "loader/staging.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -62,16 +63,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const Manifest& manif
                                                            uint64_t incarnation, const ExecutorOptions& options) {
   std::unique_ptr<Executor> e(new Executor(manifest, plan, transport, std::move(edges), incarnation, options));
   if (transport->capabilities().map || e->edges_.empty()) return e;
-  if (options.chunk_bytes < 64 || options.chunk_bytes > transport->capabilities().max_message_bytes) {
-    return Error(ErrorCode::kInvalidOption,
-                 absl::StrCat("chunks of ", options.chunk_bytes, " bytes; ", transport->name(), " takes 64 to ",
-                              transport->capabilities().max_message_bytes));
-  }
+  HR_RETURN_IF_ERROR(CheckStaging(*transport, options.chunk_bytes, options.staging_bytes));
   const int64_t chunks = options.staging_bytes / options.chunk_bytes;
-  if (chunks < 1) {
-    return Error(ErrorCode::kStagingTooSmall, absl::StrCat("the staging cap is ", options.staging_bytes,
-                                                           " bytes; one chunk needs ", options.chunk_bytes));
-  }
   e->window_ = static_cast<int>(std::clamp<int64_t>(chunks / static_cast<int64_t>(e->edges_.size()), 1, kMaxWindow));
   for (const IncomingEdge& edge : e->edges_) e->streams_.emplace_back(plan, edge.edge, options.chunk_bytes);
   e->peers_.resize(e->edges_.size());
@@ -109,7 +102,7 @@ absl::Status Executor::RunMapped(const Request& request, TransferStats* stats) {
     const std::byte* sums = slot.data() + edge.layout->SumsOffset(edge.edge);
     for (size_t i = 0; i < edge.edge.count; ++i) {
       const Copy& copy = plan_.copies[edge.edge.first + i];
-      const std::byte* source = slot.data() + edge.layout->BufferOffset(copy.source);
+      const std::byte* source = slot.data() + edge.layout->BufferOffset(copy);
       uint64_t got = 0, wanted = 0;
       HR_RETURN_IF_ERROR(ForEachStep(copy, [&](const Copy& part) {
         HR_RETURN_IF_ERROR(request.interrupted());

@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "loader/staging.h"
 #include "planner/status.h"
 
 namespace headrace {
 
 absl::StatusOr<std::unique_ptr<Sender>> Sender::Create(Transport* transport, int64_t chunk_bytes,
                                                        int64_t staging_bytes) {
-  if (staging_bytes < chunk_bytes) {
-    return Error(ErrorCode::kStagingTooSmall, absl::StrCat("the staging cap is ", staging_bytes,
-                                                           " bytes; one chunk of ", chunk_bytes, " bytes is needed"));
-  }
+  HR_RETURN_IF_ERROR(CheckStaging(*transport, chunk_bytes, staging_bytes));
   return std::unique_ptr<Sender>(new Sender(transport, chunk_bytes, staging_bytes));
 }
 
@@ -69,7 +66,7 @@ void Sender::Post() {
       const absl::Span<std::byte> message(chunk.get(), bytes);
       edge->stream->Pack(
           edge->next, edge->slot.subspan(edge->layout->SumsOffset(edge->stream->edge())),
-          [&](int source) { return edge->slot.data() + edge->layout->BufferOffset(source); }, message);
+          [&](const Copy& copy) { return edge->slot.data() + edge->layout->BufferOffset(copy); }, message);
       absl::StatusOr<OpId> op = transport_->Send(edge->peer, StreamTag(edge->generation), message);
       if (!op.ok()) {
         edge->dropped = true;

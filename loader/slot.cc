@@ -35,14 +35,14 @@ SlotLayout::SlotLayout(const Manifest& manifest, const Plan& plan, int64_t sourc
     sums_[edge.destination_rank] = next;
     next += static_cast<int64_t>(edge.count * sizeof(uint64_t));
   }
-  std::map<int, Dtype> read;  // source buffer -> the dtype of its snapshot
+  for (const TensorSpec& t : manifest.tensors) dtypes_.push_back(t.dtype);
   for (const Copy& c : plan.copies) {
-    if (manifest.source[c.source].rank == source_rank) read.emplace(c.source, manifest.tensors[c.tensor].dtype);
+    if (manifest.source[c.source].rank == source_rank) buffers_[{c.source, dtypes_[c.tensor]}] = 0;
   }
-  for (const auto& [source, dtype] : read) {
+  for (auto& [snapshot, offset] : buffers_) {
     next = RoundUp(next, kPageBytes);
-    buffers_[source] = next;
-    next += SpanBytes(manifest.source[source], dtype);
+    offset = next;
+    next += SpanBytes(manifest.source[snapshot.first], snapshot.second);
   }
   bytes_ = next;
 }

@@ -7,7 +7,7 @@
 //   [0, 64)   header: SlotHeader
 //   [64, ..)  sums: one uint64 for each copy of this publisher's edges, in plan order
 //   [.., ..)  the publisher's source buffers, each at a multiple of 4096 bytes, with the buffer's strides and the
-//             tensor's dtype. Only the boxes that the plan reads are written; of a buffer that is converted, all
+//             tensor's dtype; a buffer that is converted to two dtypes is there twice. Only the boxes that the plan reads are written; of a buffer that is converted, all
 //             tensor pieces.
 //
 // Memory order: a generation is written between two stamps. `begin` is stored before the first byte changes, `end`
@@ -45,13 +45,14 @@ class SlotLayout {
 
   // Bytes of the region; at least the header.
   int64_t bytes() const { return bytes_; }
-  // The first element of a source buffer of this rank (index into manifest.source).
-  int64_t BufferOffset(int source) const { return buffers_.at(source); }
+  // The snapshot that a copy of this rank reads: the first element of its source buffer, in the tensor's dtype.
+  int64_t BufferOffset(const Copy& copy) const { return buffers_.at({copy.source, dtypes_[copy.tensor]}); }
   // Where the sums of an edge of this rank begin: copy edge.first + i has its sum at + 8 * i.
   int64_t SumsOffset(const Edge& edge) const { return sums_.at(edge.destination_rank); }
 
  private:
-  std::map<int, int64_t> buffers_;
+  std::vector<Dtype> dtypes_;                          // of the manifest's tensors
+  std::map<std::pair<int, Dtype>, int64_t> buffers_;  // by source buffer and snapshot dtype
   std::map<int64_t, int64_t> sums_;  // by destination rank
   int64_t bytes_ = 0;
 };

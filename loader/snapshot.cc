@@ -33,6 +33,7 @@ auto SourceKey(const Copy& c) {
 SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
                                std::map<int, const std::byte*> memory)
     : manifest_(manifest), layout_(manifest, plan, source_rank), memory_(std::move(memory)) {
+  for (const TensorSpec& t : manifest.tensors) dtypes_.emplace(t.name, t.dtype);
   std::map<decltype(SourceKey(Copy())), Tile> tiles;
   for (const Edge& edge : plan.edges) {
     if (edge.source_rank != source_rank) continue;
@@ -41,17 +42,21 @@ SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64
       Tile& tile = tiles.emplace(SourceKey(copy), Tile{&copy, {}}).first->second;
       tile.sums.push_back(layout_.SumsOffset(edge) + static_cast<int64_t>(i * sizeof(uint64_t)));
       const Dtype dtype = manifest.tensors[copy.tensor].dtype;
-      if (manifest.source[copy.source].dtype != dtype) converted_.emplace(copy.source, dtype);
+      if (manifest.source[copy.source].dtype != dtype) {
+        converted_.emplace(std::make_pair(copy.source, dtype), layout_.BufferOffset(copy));
+      }
     }
   }
   for (auto& [key, tile] : tiles) tiles_.push_back(std::move(tile));
 }
 
-void SnapshotWriter::Convert(int source, std::byte* snapshot) const {
-  const Buffer& buffer = manifest_.source[source];
-  const Dtype to = converted_.at(source);
-  const Index from_bytes = DtypeBits(buffer.dtype) / 8, to_bytes = DtypeBits(to) / 8;
-  for (const BufferBox& box : BoxesOf(buffer, PieceKind::kTensor, buffer.dtype)) {
+void SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
+  Buffer offered = manifest_.source[source];
+  // Elements that are offered in another dtype have a snapshot of their own.
+  std::erase_if(offered.pieces,
+                [&](const Piece& p) { return p.kind == PieceKind::kTensor && dtypes_.at(p.tensor) != to; });
+  const Index from_bytes = DtypeBits(offered.dtype) / 8, to_bytes = DtypeBits(to) / 8;
+  for (const BufferBox& box : BoxesOf(offered, PieceKind::kTensor, offered.dtype)) {
     kernels::StridedCast cast;
     cast.src = memory_.at(source) + box.offset;
     cast.dst = snapshot + box.offset / from_bytes * to_bytes;
@@ -64,19 +69,20 @@ void SnapshotWriter::Convert(int source, std::byte* snapshot) const {
     static_assert(kernels::kMaxBoxLoops + 1 <= kernels::kMaxCastLoops);
     for (const auto& [extent, stride] : box.loops) loop(extent, stride);
     loop(box.run_bytes / from_bytes, from_bytes);
-    kernels::Cast(FloatTypeOf(buffer.dtype), FloatTypeOf(to), cast);
+    kernels::Cast(FloatTypeOf(offered.dtype), FloatTypeOf(to), cast);
   }
 }
 
 void SnapshotWriter::Write(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation) const {
   OpenSlot(slot, incarnation, generation);
-  for (const auto& [source, dtype] : converted_) Convert(source, slot.data() + layout_.BufferOffset(source));
+  for (const auto& [snapshot, offset] : converted_) Convert(snapshot.first, snapshot.second, slot.data() + offset);
   for (const Tile& tile : tiles_) {
-    const int source = tile.copy->source;
-    std::byte* snapshot = slot.data() + layout_.BufferOffset(source);
-    const uint64_t sum = converted_.contains(source)
-                             ? kernels::Sum(Lower(*tile.copy, snapshot, nullptr))
-                               : kernels::CopyAndSum(LowerSourceBox(*tile.copy, memory_.at(source), snapshot));
+    const Copy& copy = *tile.copy;
+    std::byte* snapshot = slot.data() + layout_.BufferOffset(copy);
+    const bool converted = converted_.contains({copy.source, manifest_.tensors[copy.tensor].dtype});
+    const uint64_t sum = converted
+                             ? kernels::Sum(Lower(copy, snapshot, nullptr))
+                             : kernels::CopyAndSum(LowerSourceBox(copy, memory_.at(copy.source), snapshot));
     for (int64_t at : tile.sums) std::memcpy(slot.data() + at, &sum, sizeof sum);
   }
   CloseSlot(slot, generation);

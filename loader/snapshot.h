@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -35,13 +37,14 @@ class SnapshotWriter {
     std::vector<int64_t> sums;
   };
 
-  void Convert(int source, std::byte* snapshot) const;
+  void Convert(int source, Dtype to, std::byte* snapshot) const;
 
   const Manifest& manifest_;
   const SlotLayout layout_;
   const std::map<int, const std::byte*> memory_;
   std::vector<Tile> tiles_;         // by source buffer and offset
-  std::map<int, Dtype> converted_;  // source buffers to convert, with the tensor's dtype
+  std::map<std::string, Dtype> dtypes_;                 // of the tensors, by name
+  std::map<std::pair<int, Dtype>, int64_t> converted_;  // source buffers to convert, to which dtype, and where to
 };
 
 }  // namespace headrace

@@ -125,6 +125,10 @@ class World {
   MemoryFabric& fabric() { return fabric_; }
   std::string SourceAddress(int64_t rank) { return sources_.at(rank).transport->address(); }
   absl::Span<std::byte> Slot(int64_t rank) { return sources_.at(rank).slot->bytes(); }
+  // A copy out of a source buffer.
+  const Copy& CopyOutOf(int source) {
+    return *std::find_if(plan_.copies.begin(), plan_.copies.end(), [&](const Copy& c) { return c.source == source; });
+  }
   const SlotLayout& Layout(int64_t rank) { return sources_.at(rank).writer->layout(); }
   int64_t SenderPeak(int64_t rank) { return sources_.at(rank).sender->peak_staging_bytes(); }
   std::set<int64_t> SourceRanks() const {
@@ -408,7 +412,7 @@ TEST(TransferTest, AMappedSlotThatIsOverwrittenWhileItIsRead) {
 TEST(TransferTest, ABadByteInAMappedSlotNamesTheTensor) {
   World world(SmallManifest(), {});
   world.Publish(1);
-  world.Slot(3)[world.Layout(3).BufferOffset(2) + 17] ^= std::byte{4};
+  world.Slot(3)[world.Layout(3).BufferOffset(world.CopyOutOf(2)) + 17] ^= std::byte{4};
   ExpectError(world.Receive(1, 1), ErrorCode::kVerificationFailed, "tensor \"b\"", NameOfSource(3));
 }
 

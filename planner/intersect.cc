@@ -17,25 +17,27 @@ constexpr size_t kMaxListed = 8;
 // A finding of `uncovered` or `unwanted`: the first box and the total.
 class Missing {
  public:
-  void Add(std::string place, const std::string& box, Index elements) {
-    if (total_ == 0) first_ = absl::StrCat(place, " ", box);
+  void Add(const std::string& place, const std::string& box, Index elements) {
     total_ += elements;
-    if (places_.size() <= kMaxListed && (places_.empty() || places_.back() != place))
-      places_.push_back(std::move(place));
+    if (place == last_place_) return;
+    last_place_ = place;
+    if (++places_ <= kMaxListed) listed_.push_back(absl::StrCat(place, " ", box));
   }
 
   bool empty() const { return total_ == 0; }
 
+  // "first PLACE BOX; also PLACE BOX; 32 elements in all".
   std::string Describe() const {
-    std::string list = absl::StrJoin(places_.begin(), places_.begin() + std::min(places_.size(), kMaxListed), "; ");
-    return absl::StrCat("first ", first_, "; ", total_, " elements in all: ", list,
-                        places_.size() > kMaxListed ? "; ..." : "");
+    return absl::StrCat("first ", absl::StrJoin(listed_, "; also "),
+                        places_ > kMaxListed ? absl::StrCat("; and ", places_ - kMaxListed, " more places") : "", "; ",
+                        total_, " elements in all");
   }
 
  private:
-  std::string first_;
   Index total_ = 0;
-  std::vector<std::string> places_;
+  std::string last_place_;
+  size_t places_ = 0;
+  std::vector<std::string> listed_;  // each place with its first box
 };
 
 // The pieces of one side, by tensor.

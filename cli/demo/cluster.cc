@@ -77,7 +77,8 @@ absl::Status Cluster::Quit(const std::vector<size_t>& processes, absl::Time dead
   const auto ended = [&] {
     return std::all_of(processes.begin(), processes.end(), [&](size_t i) { return !processes_[i].open; });
   };
-  return RunUntil("the end of the ranks", deadline, [](size_t, const DemoJson&) {}, [] {}, ended);
+  return RunUntil(
+      "the end of the ranks", deadline, [](size_t, const DemoJson&) {}, [] {}, ended);
 }
 
 absl::Status Cluster::Aftermath() {
@@ -110,9 +111,9 @@ absl::Status Cluster::Aftermath() {
   if (dead != nullptr) {
     return Error(ErrorCode::kPeerLost,
                  absl::StrCat(dead->child.name(), " (pid ", dead->child.pid(), ") ", dead->end, after,
-                              survivor == nullptr ? ""
-                                                  : absl::StrCat(". ", survivor->child.name(), " said: ",
-                                                                 survivor->error.message())));
+                              survivor == nullptr
+                                  ? ""
+                                  : absl::StrCat(". ", survivor->child.name(), " said: ", survivor->error.message())));
   }
   if (cause == nullptr) cause = survivor;
   if (cause == nullptr) return Error(ErrorCode::kPeerLost, absl::StrCat("a process ended before its time", after));

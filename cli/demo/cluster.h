@@ -37,9 +37,9 @@ class Cluster {
     ChildProcess child;
     bool open = true;
     bool quitting = false;
-    absl::Status error = {};   // what it reported itself
-    std::string end = {};      // how it ended; empty: well, or not yet
-    double ended_at = 0;  // monotonic seconds
+    absl::Status error = {};  // what it reported itself
+    std::string end = {};     // how it ended; empty: well, or not yet
+    double ended_at = 0;      // monotonic seconds
   };
 
   // One poll; false when a rank failed or ended early.

@@ -7,8 +7,8 @@
 namespace headrace {
 
 struct DemoCommand {
-  std::string model;      // a checkpoint directory
-  std::string oracle;     // tools/model/oracle.py
+  std::string model;   // a checkpoint directory
+  std::string oracle;  // tools/model/oracle.py
   std::string python = "python3";
   std::string transport = "host";
   std::string shadow = "host";

@@ -21,7 +21,7 @@ inline constexpr int kStepsPerRequest = 3;
 struct EngineGeneration {
   double announced_at = 0;  // first worker; monotonic seconds
   double transfer_seconds = 0, verify_seconds = 0, decision_seconds = 0, commit_seconds = 0;  // slowest worker
-  double pause_seconds = 0;  // no request was served
+  double pause_seconds = 0;                                                                   // no request was served
   int64_t copies = 0, bytes = 0, peak_staging_bytes = 0;
 };
 

@@ -56,7 +56,8 @@ class WorkFolder {
 class ScenarioRun {
  public:
   ScenarioRun(const DemoCommand& command, Scenario scenario, std::unique_ptr<WorkFolder> folder)
-      : command_(command), folder_(std::move(folder)),
+      : command_(command),
+        folder_(std::move(folder)),
         progress_(absl::StrCat("demo ", headrace::NameOf(scenario.kind)), !command.json) {
     report_.scenario = std::move(scenario);
     for (int tp : report_.scenario.engines) engines_.emplace_back(tp, command.shadow == "off");
@@ -70,13 +71,12 @@ class ScenarioRun {
       for (const auto& [generation, n] : e.requests()) requests += n;
     }
     if (torn > 0) {
-      return Error(ErrorCode::kInternal,
-                   absl::StrCat(torn, " requests were served with mixed or unknown weights",
-                                status.ok() ? "" : absl::StrCat(". ", status.message())));
+      return Error(ErrorCode::kInternal, absl::StrCat(torn, " requests were served with mixed or unknown weights",
+                                                      status.ok() ? "" : absl::StrCat(". ", status.message())));
     }
     if (status.ok()) return std::move(report_);
-    return ErrorFromName(CodeOf(status), absl::StrCat(status.message(), ". Until then ", requests,
-                                                      " requests were served, 0 torn"));
+    return ErrorFromName(CodeOf(status),
+                         absl::StrCat(status.message(), ". Until then ", requests, " requests were served, 0 torn"));
   }
 
  private:
@@ -98,8 +98,8 @@ class ScenarioRun {
     Say(0.98, "ending");
     HR_RETURN_IF_ERROR(Quit());
     for (size_t e = 0; e < engines_.size(); ++e) {
-      report_.engines.push_back({report_.scenario.engines[e], engines_[e].torn(), engines_[e].requests(),
-                                 engines_[e].generations()});
+      report_.engines.push_back(
+          {report_.scenario.engines[e], engines_[e].torn(), engines_[e].requests(), engines_[e].generations()});
     }
     report_.seconds = MonotonicSeconds() - begin;
     return absl::OkStatus();
@@ -113,11 +113,7 @@ class ScenarioRun {
     DemoJson index = {};
   };
 
-  void Say(double done, const std::string& step) {
-    done_ = done;
-    step_ = step;
-    progress_.Update(done_, step_);
-  }
+  void Say(double done, const std::string& step) { progress_.Update(done, step); }
 
   absl::Status PlanAll() {
     HR_ASSIGN_OR_RETURN(const Manifest manifest, WholeManifest(report_.scenario));
@@ -136,9 +132,9 @@ class ScenarioRun {
   absl::StatusOr<std::string> AskOracle(const std::string& verb, const DemoJson& job) {
     HR_ASSIGN_OR_RETURN(const std::string path, folder_->Write(verb + ".json", job));
     std::string end;
-    HR_ASSIGN_OR_RETURN(std::string output,
-                        RunProgram("the oracle", command_.python, {command_.oracle, verb, path},
-                                   absl::Now() + kPatience, [&] { return PumpOnce(); }, &end));
+    HR_ASSIGN_OR_RETURN(std::string output, RunProgram(
+                                                "the oracle", command_.python, {command_.oracle, verb, path},
+                                                absl::Now() + kPatience, [&] { return PumpOnce(); }, &end));
     if (end.empty()) return output;
     return Error(ErrorCode::kInternal,
                  absl::StrCat("the oracle (", command_.python, " ", command_.oracle, " ", verb, ") ", end,
@@ -157,7 +153,8 @@ class ScenarioRun {
     job["workers"] = DemoJson::array();
     for (size_t e = 0; e < report_.scenario.engines.size(); ++e) {
       for (int w = 0; w < report_.scenario.engines[e]; ++w) {
-        job["workers"].push_back({{"engine", EngineName(static_cast<int>(e))}, {"tp", report_.scenario.engines[e]}, {"rank", w}});
+        job["workers"].push_back(
+            {{"engine", EngineName(static_cast<int>(e))}, {"tp", report_.scenario.engines[e]}, {"rank", w}});
       }
     }
     HR_ASSIGN_OR_RETURN(const std::string output, AskOracle("digest", job));
@@ -182,7 +179,8 @@ class ScenarioRun {
     auto start_trainer = [&](int rank) -> absl::Status {
       DemoJson orders = common;
       orders["rank"] = rank;
-      HR_ASSIGN_OR_RETURN(size_t process, cluster_.Start(absl::StrCat("publisher rank ", rank), "demo-trainer", orders));
+      HR_ASSIGN_OR_RETURN(size_t process,
+                          cluster_.Start(absl::StrCat("publisher rank ", rank), "demo-trainer", orders));
       trainers_.push_back(process);
       return absl::OkStatus();
     };
@@ -198,8 +196,8 @@ class ScenarioRun {
         orders["worker"] = w;
         orders["shadow"] = command_.shadow;
         orders["digests"] = digests_[{EngineName(engine), w}];
-        HR_ASSIGN_OR_RETURN(size_t process, cluster_.Start(absl::StrCat("engine ", e, " worker ", w), "demo-worker",
-                                                           orders));
+        HR_ASSIGN_OR_RETURN(size_t process,
+                            cluster_.Start(absl::StrCat("engine ", e, " worker ", w), "demo-worker", orders));
         workers_.push_back({process, engine, w});
       }
     }
@@ -239,8 +237,8 @@ class ScenarioRun {
     job["generation"] = generation;
     job["workers"] = DemoJson::array();
     for (const WorkerProcess& w : workers_) {
-      HR_ASSIGN_OR_RETURN(const std::string index, folder_->Write(absl::StrCat("index-", w.engine, "-", w.worker, ".json"),
-                                                                  w.index));
+      HR_ASSIGN_OR_RETURN(const std::string index,
+                          folder_->Write(absl::StrCat("index-", w.engine, "-", w.worker, ".json"), w.index));
       job["workers"].push_back({{"engine", EngineName(w.engine)},
                                 {"tp", report_.scenario.engines[w.engine]},
                                 {"rank", w.worker},
@@ -300,7 +298,6 @@ class ScenarioRun {
   void SeeStaging(int64_t bytes) { report_.peak_staging_bytes = std::max(report_.peak_staging_bytes, bytes); }
 
   void Drive() {
-    progress_.Update(done_, step_);
     if (!serving_) return;
     for (size_t e = 0; e < engines_.size(); ++e) {
       for (const auto& [worker, order] : engines_[e].Next()) {
@@ -312,8 +309,8 @@ class ScenarioRun {
   }
 
   absl::Status Until(const std::string& what, const std::function<bool()>& done) {
-    return cluster_.RunUntil(what, absl::Now() + kPatience, [&](size_t p, const DemoJson& e) { OnEvent(p, e); },
-                             [&] { Drive(); }, done);
+    return cluster_.RunUntil(
+        what, absl::Now() + kPatience, [&](size_t p, const DemoJson& e) { OnEvent(p, e); }, [&] { Drive(); }, done);
   }
 
   // One turn of the event loop, for callers that wait for something else.
@@ -326,8 +323,6 @@ class ScenarioRun {
   const DemoCommand& command_;
   const std::unique_ptr<WorkFolder> folder_;
   ProgressBar progress_;
-  double done_ = 0;
-  std::string step_;
   DemoReport report_;
   std::map<std::pair<std::string, int>, DemoJson> digests_;
   Cluster cluster_;

@@ -30,11 +30,11 @@ struct PublishReport {
 struct DemoReport {
   Scenario scenario;
   PlanFigures figures;
-  double plan_seconds = 0;                     // slowest member
-  std::vector<std::vector<Index>> traffic;     // bytes by [trainer][worker], workers of all engines in turn
+  double plan_seconds = 0;                  // slowest member
+  std::vector<std::vector<Index>> traffic;  // bytes by [trainer][worker], workers of all engines in turn
   std::vector<EngineReport> engines;
   std::map<uint64_t, PublishReport> publishes;
-  int64_t checked_bytes = 0;                   // by the oracle, over both generations
+  int64_t checked_bytes = 0;  // by the oracle, over both generations
   int64_t peak_staging_bytes = 0;
   double seconds = 0;
 };

@@ -31,8 +31,8 @@ uint16_t Flip(uint64_t generation) { return static_cast<uint16_t>((generation - 
 uint32_t Master(uint16_t bits, uint64_t generation, uint64_t n, uint64_t element) {
   const uint64_t mixed = SplitMix64((n << 40) + element);
   uint32_t low = static_cast<uint32_t>(mixed >> 48);
-  if (mixed >> 56 < 16) low = 0x8000;            // a tie
-  if ((bits & 0x7F80) == 0x7F80) low = 0;        // infinities and NaNs stay what they are
+  if (mixed >> 56 < 16) low = 0x8000;      // a tie
+  if ((bits & 0x7F80) == 0x7F80) low = 0;  // infinities and NaNs stay what they are
   return static_cast<uint32_t>(bits ^ Flip(generation)) << 16 | low;
 }
 
@@ -68,15 +68,14 @@ absl::StatusOr<TrainerKind> TrainerKindFromName(const std::string& name) {
 std::string NameOf(TrainerKind kind) { return kind == TrainerKind::kMegatron ? "megatron" : "fsdp"; }
 
 std::string Describe(TrainerKind kind) {
-  return kind == TrainerKind::kMegatron
-             ? "Megatron TP2 x DP3, QKV interleaved by group and cut inside a group"
-             : "FSDP over 5 ranks, FP32 masters rounded to BF16 by the publishers";
+  return kind == TrainerKind::kMegatron ? "Megatron TP2 x DP3, QKV interleaved by group and cut inside a group"
+                                        : "FSDP over 5 ranks, FP32 masters rounded to BF16 by the publishers";
 }
 
 absl::StatusOr<Scenario> MakeScenario(TrainerKind kind, const LlamaConfig& model) {
   if (DtypeBits(model.dtype) != 16) {
-    return Error(ErrorCode::kInvalidOption, absl::StrCat("the demo takes BF16 or F16 checkpoints, not ",
-                                                         DtypeName(model.dtype)));
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("the demo takes BF16 or F16 checkpoints, not ", DtypeName(model.dtype)));
   }
   if (kind == TrainerKind::kFsdp && model.dtype != Dtype::kBF16) {
     return Error(ErrorCode::kInvalidOption, "the fsdp scenario takes BF16 checkpoints");
@@ -115,8 +114,8 @@ absl::StatusOr<Manifest> WorkerPart(const Scenario& scenario, int engine, int wo
   int64_t rank = worker;
   for (int e = 0; e < engine; ++e) rank += scenario.engines[e];
   Manifest part;
-  HR_ASSIGN_OR_RETURN(part.destination, EngineBuffers(scenario.model, scenario.engines[engine], worker,
-                                                      scenario.engine_vocab_rows));
+  HR_ASSIGN_OR_RETURN(part.destination,
+                      EngineBuffers(scenario.model, scenario.engines[engine], worker, scenario.engine_vocab_rows));
   for (Buffer& b : part.destination) b.rank = rank;
   part.topology.destination = {{rank, "localhost", "", absl::StrCat("e", engine)}};
   return part;

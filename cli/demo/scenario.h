@@ -23,8 +23,8 @@ enum class TrainerKind {
 };
 
 absl::StatusOr<TrainerKind> TrainerKindFromName(const std::string& name);
-std::string NameOf(TrainerKind kind);     // "megatron", "fsdp": the oracle's scenario names
-std::string Describe(TrainerKind kind);   // "Megatron TP2 x DP3, ..."
+std::string NameOf(TrainerKind kind);    // "megatron", "fsdp": the oracle's scenario names
+std::string Describe(TrainerKind kind);  // "Megatron TP2 x DP3, ..."
 
 struct Scenario {
   TrainerKind kind = TrainerKind::kMegatron;

@@ -59,19 +59,20 @@ std::string Summary(const DemoCommand& command, const DemoReport& r) {
   for (size_t e = 0; e < r.scenario.engines.size(); ++e) {
     engines.push_back(absl::StrCat("engine ", e, " TP", r.scenario.engines[e]));
   }
-  std::string out = absl::StrCat(
-      "\u2501\u2501 ", NameOf(r.scenario.kind), ": ", Describe(r.scenario.kind), "\n",
-      "   into ", absl::StrJoin(engines, " and "), ", vocabulary padded to ", r.scenario.engine_vocab_rows, " rows, over ",
-      command.transport, command.shadow == "off" ? ", in place" : ", with a shadow", "\n\n");
-  out += Table({{"tensors", absl::StrCat(f.tensors)},
-                {"copies", absl::StrCat(f.copies)},
-                {"transfer", absl::StrCat(HumanBytes(f.reshard_bytes), " reshard, ", HumanBytes(f.broadcast_bytes),
-                                          " broadcast")},
-                {"install", absl::StrCat(HumanBytes(f.direct_bytes), " direct, ", HumanBytes(f.loader_bytes), " loader")},
-                {"wire / needed", absl::StrFormat("%.3f", WireOverNeeded(f))},
-                {"busiest sender", absl::StrFormat("%.3f x mean", f.sender_max_over_mean)},
-                {"plan and proof", HumanSeconds(r.plan_seconds)},
-                {"staging at most", HumanBytes(r.peak_staging_bytes)}});
+  std::string out = absl::StrCat("\u2501\u2501 ", NameOf(r.scenario.kind), ": ", Describe(r.scenario.kind), "\n",
+                                 "   into ", absl::StrJoin(engines, " and "), ", vocabulary padded to ",
+                                 r.scenario.engine_vocab_rows, " rows, over ", command.transport,
+                                 command.shadow == "off" ? ", in place" : ", with a shadow", "\n\n");
+  out +=
+      Table({{"tensors", absl::StrCat(f.tensors)},
+             {"copies", absl::StrCat(f.copies)},
+             {"transfer",
+              absl::StrCat(HumanBytes(f.reshard_bytes), " reshard, ", HumanBytes(f.broadcast_bytes), " broadcast")},
+             {"install", absl::StrCat(HumanBytes(f.direct_bytes), " direct, ", HumanBytes(f.loader_bytes), " loader")},
+             {"wire / needed", absl::StrFormat("%.3f", WireOverNeeded(f))},
+             {"busiest sender", absl::StrFormat("%.3f x mean", f.sender_max_over_mean)},
+             {"plan and proof", HumanSeconds(r.plan_seconds)},
+             {"staging at most", HumanBytes(r.peak_staging_bytes)}});
   out += "\n";
   std::vector<std::vector<std::string>> rows = {{"generation", "engine", "snapshot", "announce", "transfer", "verify",
                                                  "decide", "commit", "pause", "requests served"}};

@@ -2,11 +2,10 @@
 // look at every live byte.
 
 #define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <atomic>
 #include <cerrno>
@@ -49,8 +48,8 @@ class LiveMemory {
     }
     void* p = mmap(nullptr, live->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, live->fd_, 0);
     if (p == MAP_FAILED) {
-      return Error(ErrorCode::kOutOfMemory, absl::StrCat("the engine's weights need ", live->bytes_, " bytes: ",
-                                                         std::strerror(errno)));
+      return Error(ErrorCode::kOutOfMemory,
+                   absl::StrCat("the engine's weights need ", live->bytes_, " bytes: ", std::strerror(errno)));
     }
     live->memory_ = static_cast<std::byte*>(p);
     std::memset(p, 0xA5, live->bytes_);
@@ -104,8 +103,12 @@ class Worker {
  public:
   Worker(RankPipe* pipe, Receiver* receiver, std::map<std::string, BufferMemory> buffers, const LiveMemory* live,
          std::map<uint64_t, uint64_t> generations, bool in_place)
-      : pipe_(pipe), receiver_(receiver), buffers_(std::move(buffers)), live_(live),
-        generations_(std::move(generations)), in_place_(in_place) {}
+      : pipe_(pipe),
+        receiver_(receiver),
+        buffers_(std::move(buffers)),
+        live_(live),
+        generations_(std::move(generations)),
+        in_place_(in_place) {}
 
   ~Worker() {
     {
@@ -138,8 +141,8 @@ class Worker {
   void Step() {
     const uint64_t digest = live_->Digest();
     auto it = generations_.find(digest);
-    pipe_->Report({{"event", "stepped"},
-                   {"generation", it == generations_.end() ? -1 : static_cast<int64_t>(it->second)}});
+    pipe_->Report(
+        {{"event", "stepped"}, {"generation", it == generations_.end() ? -1 : static_cast<int64_t>(it->second)}});
   }
 
   absl::Status Commit(uint64_t generation) {

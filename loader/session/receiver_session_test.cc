@@ -218,7 +218,7 @@ TEST_F(ReceiverSessionTest, TheEndOfTheSessionByState) {
     if (c.how == How::kFailed) Tell(FailedOf("peer_lost"));
     if (c.how == How::kLost) Lose();
     if (c.how == How::kSilent) {
-      now_ += 3 * kSecond;
+      now_ += 6 * kSecond;
       actions_ = {};
       machine_->OnTick(now_, &actions_);
     }
@@ -247,7 +247,7 @@ TEST_F(ReceiverSessionTest, NoDecisionByTheDeadlineIsPoison) {
     actions_ = {};
     machine_->OnTick(now_, &actions_);
   }
-  EXPECT_EQ(now_, voted + 33 * kSecond);
+  EXPECT_EQ(now_, voted + 36 * kSecond);
   EXPECT_EQ(CodeOf(Failed()), "poisoned");
   EXPECT_THAT(Failed().message(), HasSubstr("got no decision on generation 1 by the deadline"));
   EXPECT_EQ(actions_.messages.back().failed().code(), "deadline");

@@ -48,7 +48,7 @@ std::string BodyName(const proto::Envelope& message);
 
 struct SessionTimeouts {
   int64_t heartbeat_period_ns = 500'000'000;
-  int64_t heartbeat_timeout_ns = 3'000'000'000;
+  int64_t heartbeat_timeout_ns = 6'000'000'000;
   // From the coordinator's start (a member's connection) to the epoch's start.
   int64_t join_ns = 60'000'000'000;
   // From the epoch's start until all members planned and agreed.
