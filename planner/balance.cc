@@ -13,7 +13,8 @@ std::vector<int> ChooseSources(absl::Span<const Demand> demands) {
   std::vector<size_t> open;
   for (size_t i = 0; i < demands.size(); ++i) {
     if (demands[i].ranks.size() == 1) {
-      load[demands[i].ranks[0]] += demands[i].bytes;
+      Index& sent = load[demands[i].ranks[0]];
+      sent = SaturatedSum(sent, demands[i].bytes);
     } else {
       open.push_back(i);
     }
@@ -27,7 +28,8 @@ std::vector<int> ChooseSources(absl::Span<const Demand> demands) {
       if (a < b || (a == b && ranks[c] < ranks[best])) best = c;
     }
     chosen[i] = best;
-    load[ranks[best]] += demands[i].bytes;
+    Index& sent = load[ranks[best]];
+    sent = SaturatedSum(sent, demands[i].bytes);
   }
   return chosen;
 }

@@ -41,11 +41,10 @@ void PartitionInto(const Box& box, absl::Span<const Box> candidates, absl::Span<
 
 }  // namespace
 
-Box WholeBox(const Extents& shape) {
-  return Box{Coords(shape.size(), 0), Coords(shape.begin(), shape.end())};
-}
+Box WholeBox(const Extents& shape) { return Box{Coords(shape.size(), 0), Coords(shape.begin(), shape.end())}; }
 
 Index Volume(const Box& box) {
+  if (std::find(box.extent.begin(), box.extent.end(), 0) != box.extent.end()) return 0;  // however long the others
   Index volume = 1;
   for (Index e : box.extent) volume *= e;
   return volume;

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "planner/lower.h"
 #include "planner/status.h"
 
@@ -21,6 +24,7 @@ std::string Where(const char* side, const Buffer& b, const std::string& tensor) 
 struct HeldBox {
   Box box;
   const Buffer* buffer;
+  size_t piece;  // counted over the rank's pieces of the tensor
 };
 using Held = std::map<int64_t, std::vector<HeldBox>>;
 
@@ -74,27 +78,83 @@ absl::StatusOr<Held> HeldBoxes(const Manifest& m, const TensorSpec& tensor) {
       std::vector<Box> boxes;
       for (const PlacedBox& box : placed) {
         if (OnTensorAxes(tensor, axes.extents(), box.box, &boxes)) continue;
-        return Error(ErrorCode::kOutOfBounds, absl::StrCat(Where("destination", b, tensor.name),
-                                                           ": the view cuts the piece "
-                                                           "into more than ",
-                                                           kMaxBoxes, " boxes on the tensor's axes"));
+        return Error(ErrorCode::kOutOfMemory,
+                     absl::StrCat(Where("destination", b, tensor.name), ": the view cuts the piece into more than ",
+                                  kMaxBoxes, " boxes on the tensor's axes"));
       }
-      for (Box& box : boxes) held[b.rank].push_back({std::move(box), &b});
+      std::vector<HeldBox>& of_rank = held[b.rank];
+      const size_t piece = of_rank.empty() ? 0 : of_rank.back().piece + 1;
+      for (Box& box : boxes) of_rank.push_back({std::move(box), &b, piece});
     }
   }
   return held;
 }
 
+// Boxes of one piece, for finding those near another box.
+class NearBoxes {
+ public:
+  explicit NearBoxes(absl::Span<const HeldBox> boxes) {
+    // Along the axis on which they differ most.
+    size_t most = 0;
+    for (size_t i = 0; i < boxes[0].box.start.size(); ++i) {
+      std::set<Index> starts;
+      for (const HeldBox& h : boxes) starts.insert(h.box.start[i]);
+      if (starts.size() > most) most = starts.size(), axis_ = i;
+    }
+    for (const HeldBox& h : boxes) sorted_.push_back(h.box);
+    std::sort(sorted_.begin(), sorted_.end(),
+              [&](const Box& a, const Box& b) { return a.start[axis_] < b.start[axis_]; });
+    for (const Box& b : sorted_) longest_ = std::max(longest_, b.extent[axis_]);
+  }
+
+  // Those that may touch `box`.
+  absl::Span<const Box> Near(const Box& box) const {
+    const auto first = std::lower_bound(sorted_.begin(), sorted_.end(), box.start[axis_] - longest_,
+                                        [&](const Box& b, Index at) { return b.start[axis_] < at; });
+    const auto last = std::lower_bound(first, sorted_.end(), box.start[axis_] + box.extent[axis_],
+                                       [&](const Box& b, Index at) { return b.start[axis_] < at; });
+    return absl::MakeConstSpan(sorted_).subspan(first - sorted_.begin(), last - first);
+  }
+
+ private:
+  size_t axis_ = 0;
+  std::vector<Box> sorted_;
+  Index longest_ = 0;
+};
+
+// One piece: whole blocks as a set, though its view may cut it into boxes that are not.
+absl::Status CheckBlocksOfPiece(const Coupling& c, const TensorSpec& weight, absl::Span<const HeldBox> boxes) {
+  std::optional<NearBoxes> near;
+  for (const HeldBox& h : boxes) {
+    Box touched = h.box;  // the blocks that the box touches
+    size_t cut = c.block.size();
+    for (size_t i = c.block.size(); i-- > 0;) {
+      const Index end = h.box.start[i] + h.box.extent[i];
+      touched.start[i] -= h.box.start[i] % c.block[i];
+      const Index behind = end % c.block[i] == 0 ? 0 : c.block[i] - end % c.block[i];
+      touched.extent[i] = end + std::min(behind, weight.shape[i] - end) - touched.start[i];
+      if (touched.start[i] != h.box.start[i] || touched.extent[i] != h.box.extent[i]) cut = i;
+    }
+    if (cut == c.block.size()) continue;
+    if (!near) near.emplace(boxes);
+    bool whole = true;
+    Partition(touched, near->Near(touched),
+              [&](const Box&, absl::Span<const int> holders) { whole = whole && !holders.empty(); });
+    if (whole) continue;
+    return Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where("destination", *h.buffer, c.weight), ": box ",
+                                                           ToString(h.box), " cuts a scale block of ", c.block[cut],
+                                                           " along axis ", cut, "; shard at multiples of the block"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckBlocks(const Coupling& c, const TensorSpec& weight, const Held& held) {
   for (const auto& [rank, boxes] : held) {
-    for (const HeldBox& h : boxes) {
-      for (size_t i = 0; i < c.block.size(); ++i) {
-        const Index end = h.box.start[i] + h.box.extent[i];
-        if (h.box.start[i] % c.block[i] == 0 && (end % c.block[i] == 0 || end == weight.shape[i])) continue;
-        return Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where("destination", *h.buffer, c.weight), ": box ",
-                                                               ToString(h.box), " cuts a scale block of ", c.block[i],
-                                                               " along axis ", i, "; shard at multiples of the block"));
-      }
+    for (size_t i = 0; i < boxes.size();) {
+      size_t end = i;
+      while (end < boxes.size() && boxes[end].piece == boxes[i].piece) ++end;
+      HR_RETURN_IF_ERROR(CheckBlocksOfPiece(c, weight, absl::MakeConstSpan(boxes).subspan(i, end - i)));
+      i = end;
     }
   }
   return absl::OkStatus();

@@ -10,8 +10,9 @@
 namespace headrace {
 
 // Of a manifest that passed the checks before kMisalignedBlock.
-//   kMisalignedBlock: a destination box of a coupled weight starts or ends inside a block (a last partial block is
+//   kMisalignedBlock: a destination piece of a coupled weight holds a part of a block (a last partial block is
 //     whole), or a box of a sub-byte dtype, on either side, starts or ends inside a byte.
+//   kOutOfMemory: a view cuts a piece of them into more than 2^22 boxes.
 //   kConflict: a destination rank holds a block without the scale that belongs to it.
 absl::Status CheckCouplings(const Manifest& manifest);
 

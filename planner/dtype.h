@@ -12,8 +12,26 @@
 namespace headrace {
 
 enum class Dtype {
-  kBool, kF4, kF6E2M3, kF6E3M2, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0,
-  kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kC64, kF64, kI64, kU64,
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
 };
 
 absl::string_view DtypeName(Dtype dtype);
@@ -27,8 +45,13 @@ int DtypeBits(Dtype dtype);
 int DtypeUnitElements(Dtype dtype);
 int DtypeUnitBytes(Dtype dtype);
 
-// True for the conversions that a publisher can make by round-to-nearest-even: F64 or F32 to F32, F16 or BF16, and
-// the exact widenings F16/BF16 to F32, F16/BF16/F32 to F64.
+// Bytes that `elements` >= 0 elements fill, the last one rounded up. DtypeBytes wants them to fit; CheckedDtypeBytes
+// gives nullopt when they are 2^63 or more.
+int64_t DtypeBytes(int64_t elements, Dtype dtype);
+std::optional<int64_t> CheckedDtypeBytes(int64_t elements, Dtype dtype);
+
+// True for the conversions that a publisher can make by round-to-nearest-even: between any two different ones of F16,
+// BF16, F32 and F64 (widenings are exact).
 bool DtypeConvertible(Dtype from, Dtype to);
 
 }  // namespace headrace

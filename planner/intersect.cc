@@ -14,26 +14,69 @@ namespace {
 
 constexpr size_t kMaxListed = 8;
 
-// A finding of `uncovered` or `unwanted`: the first box and the total.
+// Distinct names for a message, in the order in which they came: as many as fit.
+class NameList {
+ public:
+  void Add(const std::string& name) {
+    if (!seen_.insert(name).second) return;
+    if (listed_.size() >= kMaxNames || bytes_ + name.size() > kMaxNameBytes) return;
+    bytes_ += name.size();
+    listed_.push_back(name);
+  }
+
+  // "KIND A, B and 3 more"; empty where there are none.
+  std::string Describe(absl::string_view kind) const {
+    if (seen_.empty()) return "";
+    const size_t more = seen_.size() - listed_.size();
+    return absl::StrCat(kind, " ", absl::StrJoin(listed_, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
+  }
+
+ private:
+  static constexpr size_t kMaxNames = 300, kMaxNameBytes = 8 << 10;
+
+  absl::flat_hash_set<std::string> seen_;
+  std::vector<std::string> listed_;
+  size_t bytes_ = 0;
+};
+
+// A finding of `uncovered` or `unwanted`: what is concerned, the first places, and the total.
 class Missing {
  public:
-  void Add(const std::string& place, const std::string& box, Index elements) {
-    total_ += elements;
-    if (place == last_place_) return;
-    last_place_ = place;
-    if (++places_ <= kMaxListed) listed_.push_back(absl::StrCat(place, " ", box));
+  // At `place` of a tensor; box() describes the elements.
+  template <typename F>
+  void AddTensor(const std::string& tensor, const std::string& place, Index elements, F&& box) {
+    if (place != last_place_) tensors_.Add(absl::StrCat("\"", tensor, "\""));
+    Add(place, elements, box);
+  }
+
+  // Of a buffer that is in no piece there.
+  template <typename F>
+  void AddBuffer(const std::string& buffer, const std::string& place, Index elements, F&& box) {
+    if (place != last_place_) buffers_.Add(buffer);
+    Add(place, elements, box);
   }
 
   bool empty() const { return total_ == 0; }
 
-  // "first PLACE BOX; also PLACE BOX; 32 elements in all".
+  // "tensors "a", "b": first PLACE BOX; also PLACE BOX; 32 elements in all".
   std::string Describe() const {
-    return absl::StrCat("first ", absl::StrJoin(listed_, "; also "),
+    const std::string tensors = tensors_.Describe("tensors"), buffers = buffers_.Describe("unfilled");
+    return absl::StrCat(tensors, tensors.empty() || buffers.empty() ? "" : "; ", buffers, ": first ",
+                        absl::StrJoin(listed_, "; also "),
                         places_ > kMaxListed ? absl::StrCat("; and ", places_ - kMaxListed, " more places") : "", "; ",
                         total_, " elements in all");
   }
 
  private:
+  template <typename F>
+  void Add(const std::string& place, Index elements, F&& box) {
+    total_ = SaturatedSum(total_, elements);
+    if (place == last_place_) return;
+    last_place_ = place;
+    if (++places_ <= kMaxListed) listed_.push_back(absl::StrCat(place, " ", box()));
+  }
+
+  NameList tensors_, buffers_;
   Index total_ = 0;
   std::string last_place_;
   size_t places_ = 0;
@@ -155,7 +198,8 @@ void FindUnfilled(const Manifest& m, Missing* missing) {
     if (elements == Volume(WholeBox(b.shape))) continue;  // pieces are disjoint
     Partition(WholeBox(b.shape), filled, [&](const Box& cell, absl::Span<const int> holders) {
       if (holders.empty())
-        missing->Add(BufferName("destination", b) + " is in no piece at", ToString(cell), Volume(cell));
+        missing->AddBuffer(BufferName("destination", b), BufferName("destination", b) + " is in no piece at",
+                           Volume(cell), [&] { return ToString(cell); });
     });
   }
 }
@@ -170,7 +214,6 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
   const PiecesByTensor wanted = GroupPieces(manifest.destination, tensors);
 
   Missing uncovered, unwanted;
-  FindUnfilled(manifest, &uncovered);
   std::vector<TensorCells> out(manifest.tensors.size());
   for (size_t t = 0; t < manifest.tensors.size(); ++t) {
     const TensorSpec& tensor = manifest.tensors[t];
@@ -191,10 +234,11 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
       const PlacedBox& wanted_box = cut.destination[d];
       PartitionBy(wanted_box.box, cut.source, by_source, [&](const Box& part, std::vector<int> holders) {
         if (holders.empty()) {
-          uncovered.Add(absl::StrCat("tensor \"", tensor.name, "\", wanted by ",
-                                     BufferName("destination", manifest.destination[wanted_box.buffer]),
-                                     ", is offered by no source at"),
-                        ToString(part), Volume(part));
+          uncovered.AddTensor(tensor.name,
+                              absl::StrCat("tensor \"", tensor.name, "\", wanted by ",
+                                           BufferName("destination", manifest.destination[wanted_box.buffer]),
+                                           ", is offered by no source at"),
+                              Volume(part), [&] { return DescribeBox(tensor.shape, part, cut.axis_strides); });
         } else {
           cut.cells.push_back({static_cast<int>(t), part, static_cast<int>(d), std::move(holders)});
         }
@@ -205,20 +249,22 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
     for (const PlacedBox& offer : cut.source) {
       PartitionBy(offer.box, cut.destination, by_destination, [&](const Box& part, const std::vector<int>& holders) {
         if (!holders.empty()) return;
-        unwanted.Add(absl::StrCat("tensor \"", tensor.name, "\", offered by ",
-                                  BufferName("source", manifest.source[offer.buffer]), ", at"),
-                     ToString(part), Volume(part));
+        unwanted.AddTensor(tensor.name,
+                           absl::StrCat("tensor \"", tensor.name, "\", offered by ",
+                                        BufferName("source", manifest.source[offer.buffer]), ", at"),
+                           Volume(part), [&] { return DescribeBox(tensor.shape, part, cut.axis_strides); });
       });
     }
   }
+  FindUnfilled(manifest, &uncovered);
   if (!uncovered.empty()) {
     std::string also =
-        unwanted.empty() ? "" : absl::StrCat(". Also offered and wanted by nobody: ", unwanted.Describe());
+        unwanted.empty() ? "" : absl::StrCat(". Also offered and wanted by nobody, of ", unwanted.Describe());
     return Error(ErrorCode::kUncovered,
-                 absl::StrCat("destination elements without a source: ", uncovered.Describe(), also));
+                 absl::StrCat("destination elements without a source, of ", uncovered.Describe(), also));
   }
   if (!unwanted.empty()) {
-    return Error(ErrorCode::kUnwanted, absl::StrCat("offered, and wanted by no destination: ", unwanted.Describe(),
+    return Error(ErrorCode::kUnwanted, absl::StrCat("offered, and wanted by no destination, of ", unwanted.Describe(),
                                                     ". Add a destination for it, or its name to \"ignore\""));
   }
   return out;

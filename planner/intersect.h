@@ -33,8 +33,10 @@ struct TensorCells {
 };
 
 // One entry per tensor, in the manifest's order (empty tensors have no cells).
-//   kUncovered: a destination element is in no piece, or no source offers it. Names the buffers, ranks and tensors,
-//     the first missing box and how many elements are missing in all; also lists what is offered and unwanted.
+//   kUncovered: a destination element is in no piece, or no source offers it. Names all tensors and unfilled buffers
+//     (up to 300 names or 8 KiB of each), then the first places with their first missing boxes, and how many elements
+//     are missing in all; also lists what is offered and unwanted.
+//   kOutOfMemory: see CommonAxes::Place.
 //   kUnwanted: a source offers elements that no destination wants, of a tensor that is not in `ignore`.
 absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest);
 

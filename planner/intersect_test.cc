@@ -1,7 +1,11 @@
 #include "planner/intersect.h"
 
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/status.h"
@@ -50,6 +54,54 @@ TEST(Intersect, DestinationElementsInNoPieceAreUncovered) {
   EXPECT_TRUE(Intersect(m).ok());
   m.destination.push_back(BufferOf(0, "scalar", Dtype::kF32, {}, {}));
   EXPECT_THAT(Message(m, ErrorCode::kUncovered), HasSubstr("scalar"));
+}
+
+// However many places of the first ones there are, and buffers that nothing fills.
+TEST(Intersect, NamesEveryMissingTensor) {
+  std::vector<TensorSpec> tensors;
+  for (int t = 0; t < 40; ++t) tensors.push_back({absl::StrCat("layer.", t, "."), {4}, Dtype::kU8});
+  Manifest m = WholeManifest(tensors);
+  const std::vector<Buffer> all = m.destination;
+  for (int64_t r = 1; r < 9; ++r) {
+    for (Buffer b : all) {
+      b.rank = r;
+      m.destination.push_back(std::move(b));
+    }
+  }
+  for (int64_t r = 0; r < 9; ++r) m.destination.insert(m.destination.begin(), BufferOf(r, "bare", Dtype::kU8, {3}, {}));
+  const std::vector<Buffer> sources = std::exchange(m.source, {});
+  std::string message = Message(m, ErrorCode::kUncovered);
+  for (const TensorSpec& t : m.tensors) EXPECT_THAT(message, HasSubstr(absl::StrCat("\"", t.name, "\"")));
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("unfilled destination rank 8, buffer \"bare\""), HasSubstr("1467 elements in all")));
+  m.destination.clear();
+  m.source = sources;
+  message = Message(m, ErrorCode::kUnwanted);
+  for (const TensorSpec& t : m.tensors) EXPECT_THAT(message, HasSubstr(absl::StrCat("\"", t.name, "\"")));
+}
+
+TEST(Intersect, ThousandsOfNamesAreCounted) {
+  std::vector<TensorSpec> tensors;
+  for (int t = 0; t < 3000; ++t) tensors.push_back({absl::StrCat("t", t), {1}, Dtype::kU8});
+  Manifest m = WholeManifest(tensors);
+  m.source.clear();
+  const std::string message = Message(m, ErrorCode::kUncovered);
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("\"t299\" and 2700 more: first tensor \"t0\""), HasSubstr("3000 elements in all")));
+  EXPECT_LT(message.size(), 10000u);
+}
+
+TEST(Intersect, MissingBoxesCountInTheTensorsAxes) {
+  Manifest m = WholeManifest({{"w", {1, 17}, Dtype::kU8}});
+  m.source[0] = BufferOf(0, "s", Dtype::kU8, {1, 9}, {PieceOf("w", {0, 0}, {1, 9}, {0, 0})});
+  EXPECT_THAT(Message(m, ErrorCode::kUncovered), AllOf(HasSubstr("at [0:1, 9:17];"), HasSubstr("8 elements")));
+  // Flat shards of [3, 4].
+  m = WholeManifest({{"w", {3, 4}, Dtype::kU8}});
+  m.source[0] = BufferOf(0, "s", Dtype::kU8, {4}, {ViewPiece("w", {12}, {0}, {4}, {0})});
+  m.destination[0] = BufferOf(0, "d", Dtype::kU8, {12}, {ViewPiece("w", {12}, {0}, {12}, {0})});
+  EXPECT_THAT(Message(m, ErrorCode::kUncovered), HasSubstr("at [1:3, 0:4];"));
+  m.source[0] = BufferOf(0, "s", Dtype::kU8, {6}, {ViewPiece("w", {12}, {0}, {6}, {0})});
+  EXPECT_THAT(Message(m, ErrorCode::kUncovered), HasSubstr("at elements 6:12;"));
 }
 
 TEST(Intersect, UncoveredAlsoListsTheUnwanted) {

@@ -10,7 +10,7 @@
 namespace headrace {
 namespace {
 
-constexpr size_t kMaxBoxesPerPiece = size_t{1} << 22;
+constexpr Index kMaxBoxesPerPiece = Index{1} << 22;
 
 // The boundaries of a shape: products of its trailing extents, from 1 to the number of elements.
 std::set<Index> Boundaries(const Extents& shape) {
@@ -52,6 +52,49 @@ void SplitRange(Index first, Index count, absl::Span<const Index> extents, const
 }
 
 }  // namespace
+
+std::string DescribeBox(const Extents& shape, const Box& box, const Extents& strides) {
+  // As loops over flat elements, innermost first, joined where they continue each other.
+  struct FlatLoop {
+    Index stride, extent;
+  };
+  std::vector<FlatLoop> loops;
+  Index first = 0;
+  for (size_t k = strides.size(); k-- > 0;) {
+    first += box.start[k] * strides[k];
+    if (box.extent[k] == 1) continue;
+    if (!loops.empty() && loops.back().stride * loops.back().extent == strides[k]) {
+      loops.back().extent *= box.extent[k];
+    } else {
+      loops.push_back({strides[k], box.extent[k]});
+    }
+  }
+  const Extents shape_strides = RowMajorStrides(shape);
+  Box on_shape = WholeBox(shape);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    on_shape.start[i] = first / shape_strides[i] % shape[i];
+    on_shape.extent[i] = 1;
+  }
+  bool is_box = true;
+  for (FlatLoop loop : loops) {
+    for (size_t i = shape.size(); i-- > 0 && loop.extent > 1;) {
+      if (loop.stride != shape_strides[i] || shape[i] == 1) continue;
+      if (loop.extent % shape[i] == 0 && on_shape.start[i] == 0) {  // whole, and goes on along the next axis
+        on_shape.extent[i] = shape[i];
+        loop = {loop.stride * shape[i], loop.extent / shape[i]};
+      } else if (on_shape.start[i] + loop.extent <= shape[i]) {
+        on_shape.extent[i] = loop.extent;
+        loop.extent = 1;
+      }
+    }
+    is_box = is_box && loop.extent == 1;
+  }
+  if (is_box) return ToString(on_shape);
+  Index run = 1, runs = 1;
+  for (const FlatLoop& loop : loops) (loop.stride == 1 ? run : runs) *= loop.extent;
+  return absl::StrCat("elements ", first, ":", first + run,
+                      runs > 1 ? absl::StrCat(" and ", runs - 1, " more such runs") : "");
+}
 
 CommonAxes::CommonAxes(const Extents& shape, const std::vector<Extents>& views) {
   std::set<Index> boundaries = Boundaries(shape);
@@ -131,6 +174,17 @@ absl::StatusOr<std::vector<PlacedBox>> CommonAxes::Place(const TensorSpec& tenso
     run *= piece.shape[--outer];
   }
   const Index run_stride = buffer_strides[axes - 1];
+  auto too_many = [&] {
+    return Error(ErrorCode::kOutOfMemory,
+                 absl::StrCat("tensor \"", tensor.name, "\", buffer \"", buffer.name, "\", rank ", buffer.rank,
+                              ": the view [", absl::StrJoin(view, ", "), "] fits no other view of this tensor and cuts "
+                              "the piece into more than ", kMaxBoxesPerPiece, " boxes; use views whose axes nest"));
+  };
+  // Before any is made: each run is at least one box.
+  Index runs = 1;
+  for (size_t i = 0; i < outer; ++i) {
+    if (__builtin_mul_overflow(runs, piece.shape[i], &runs) || runs > kMaxBoxesPerPiece) return too_many();
+  }
   Extents index(outer, 0);
   while (true) {
     Index first = piece.tensor_offset[outer] * view_strides[outer], offset = base;
@@ -151,13 +205,7 @@ absl::StatusOr<std::vector<PlacedBox>> CommonAxes::Place(const TensorSpec& tenso
       p.offset += (flat - first) * run_stride;
       placed.push_back(std::move(p));
     }
-    if (placed.size() > kMaxBoxesPerPiece) {
-      return Error(ErrorCode::kOutOfBounds,
-                   absl::StrCat("tensor \"", tensor.name, "\", buffer \"", buffer.name, "\", rank ", buffer.rank,
-                                ": the view [", absl::StrJoin(view, ", "), "] fits no other view of this tensor and "
-                                "cuts the piece into more than ", kMaxBoxesPerPiece,
-                                " boxes; use views whose axes nest"));
-    }
+    if (placed.size() > static_cast<size_t>(kMaxBoxesPerPiece)) return too_many();
     size_t i = outer;
     while (i > 0 && ++index[i - 1] == piece.shape[i - 1]) index[--i] = 0;
     if (i == 0) return placed;

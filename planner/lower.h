@@ -14,6 +14,7 @@
 // column 1, row 2, and row 3 up to column 2. Views whose boundaries do not divide each other ([6, 4] beside [4, 6])
 // have no common reshape; the later one's pieces are then laid down run by run.
 
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -39,7 +40,7 @@ class CommonAxes {
   const Extents& extents() const { return extents_; }
 
   // Boxes of a validated tensor piece of `buffer`, in row-major order; none when the piece is empty.
-  // kOutOfBounds when a view without common axes would cut the piece into more than 2^22 boxes.
+  // kOutOfMemory when a view without common axes would cut the piece into more than 2^22 boxes.
   absl::StatusOr<std::vector<PlacedBox>> Place(const TensorSpec& tensor, const Buffer& buffer, int buffer_index,
                                                const Piece& piece) const;
 
@@ -50,6 +51,10 @@ class CommonAxes {
   Extents extents_;
   Extents strides_;
 };
+
+// A box on axes of the given row-major strides, as people count it: on the axes of `shape`, which has as many
+// elements, "[0:1, 9:17]"; or, where it is no box there, by its flat elements, "elements 9:17 and 2 more such runs".
+std::string DescribeBox(const Extents& shape, const Box& box, const Extents& strides);
 
 }  // namespace headrace
 

@@ -127,10 +127,22 @@ TEST(Place, RefusesMillionsOfBoxes) {
   b.strides = {4, 1};
   const auto placed = axes.Place(t, b, 0, b.pieces[0]);
   ASSERT_FALSE(placed.ok());
-  EXPECT_TRUE(HasCode(placed.status(), ErrorCode::kOutOfBounds));
+  EXPECT_TRUE(HasCode(placed.status(), ErrorCode::kOutOfMemory)) << placed.status();
   b.strides = {3, 1};  // one run
   ExpectPlaced(CommonAxes({6}, {{2, 3}}), {"t", {6}, Dtype::kU8}, BufferOf(0, "b", Dtype::kU8, {2, 3}, {}),
                ViewPiece("t", {2, 3}, {0, 0}, {2, 3}, {0, 0}), 1);
+}
+
+TEST(DescribeBox, CountsInTheTensorsAxesWhereItIsABoxThere) {
+  EXPECT_EQ(DescribeBox({1, 17}, {{9}, {8}}, {1}), "[0:1, 9:17]");
+  EXPECT_EQ(DescribeBox({3, 4}, {{1, 2}, {2, 2}}, {4, 1}), "[1:3, 2:4]");
+  EXPECT_EQ(DescribeBox({3, 4}, {{4}, {8}}, {1}), "[1:3, 0:4]");
+  EXPECT_EQ(DescribeBox({2, 1, 6}, {{0, 1, 0}, {2, 1, 3}}, {6, 3, 1}), "[0:2, 0:1, 3:6]");
+  EXPECT_EQ(DescribeBox({6}, {{1, 0}, {1, 3}}, {3, 1}), "[3:6]");
+  EXPECT_EQ(DescribeBox({}, {{}, {}}, {}), "[]");
+  // Over the end of a row; every other element of a row.
+  EXPECT_EQ(DescribeBox({3, 4}, {{2}, {4}}, {1}), "elements 2:6");
+  EXPECT_EQ(DescribeBox({12}, {{0, 1}, {3, 2}}, {4, 1}), "elements 1:3 and 2 more such runs");
 }
 
 // Each shape with each pair of views, each box of each view, plain and transposed, dense and pitched.

@@ -9,16 +9,20 @@ Extents RowMajorStrides(const Extents& shape) {
   Index stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = stride;
-    // Wraps in a manifest that was not validated.
-    stride = static_cast<Index>(static_cast<uint64_t>(stride) * static_cast<uint64_t>(std::max<Index>(shape[i], 1)));
+    if (__builtin_mul_overflow(stride, std::max<Index>(shape[i], 1), &stride)) stride = INT64_MAX;
   }
   return strides;
 }
 
+Index SaturatedSum(Index a, Index b) {
+  Index sum;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 Index SpanElements(const Buffer& buffer) {
+  if (std::find(buffer.shape.begin(), buffer.shape.end(), 0) != buffer.shape.end()) return 0;
   Index last = 0;
   for (size_t i = 0; i < buffer.shape.size(); ++i) {
-    if (buffer.shape[i] == 0) return 0;
     last += (buffer.shape[i] - 1) * buffer.strides[i];
   }
   return last + 1;
@@ -26,7 +30,7 @@ Index SpanElements(const Buffer& buffer) {
 
 Index SpanBytes(const Buffer& buffer, Dtype dtype) {
   // Rounded up, so that a sub-byte buffer that ends inside a byte owns that byte.
-  return (SpanElements(buffer) * DtypeBits(dtype) + 7) / 8;
+  return DtypeBytes(SpanElements(buffer), dtype);
 }
 
 }  // namespace headrace

@@ -90,8 +90,12 @@ struct Manifest {
   std::vector<Coupling> coupled;
 };
 
-// Row-major strides of a shape; an empty buffer's strides are those of its extents taken as at least 1.
+// Row-major strides of a shape; extents below 1 count as 1. Strides past 2^63 - 1 (of an empty shape, or of one that
+// Validate refuses) are 2^63 - 1.
 Extents RowMajorStrides(const Extents& shape);
+
+// a + b, both >= 0, or 2^63 - 1 where that is less: for sums over buffers, which have no limit of their own.
+Index SaturatedSum(Index a, Index b);
 
 // Elements between a buffer's first element and one past its last, gaps included (0 for an empty buffer): the
 // length of the memory that the buffer spans.

@@ -1,11 +1,11 @@
 #include "planner/manifest_json.h"
 
-#include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/status.h"
@@ -15,6 +15,9 @@ namespace headrace {
 namespace {
 
 using Json = nlohmann::json;
+
+// An integer past 64 bits, as the text that the document has: a JSON value that no document can hold itself.
+constexpr Json::binary_t::subtype_type kHugeInteger = 1;
 
 // Walks one document. The first syntax error and the first integer overflow are kept; readers return neutral values
 // after an error, so that each reader stays a straight line.
@@ -48,8 +51,38 @@ class Reader {
   }
 
  private:
+  // Says which rank, buffer and tensor the errors below are about, as far as the object tells, until it ends.
+  class Context {
+   public:
+    Context(Reader* reader, const char* side, const Json& j,
+            std::initializer_list<std::pair<const char*, const char*>> names)
+        : reader_(reader), outer_(reader->context_) {
+      std::string& context = reader->context_;
+      if (!j.is_object()) return;
+      for (auto [field, what] : names) {
+        const auto value = j.find(field);
+        if (value == j.end() || !(value->is_string() || value->is_number_integer())) continue;
+        absl::StrAppend(
+            &context, context.empty() ? "" : ", ", side, *side == 0 ? "" : " ", what, " ",
+            value->is_string() ? absl::StrCat("\"", value->get_ref<const std::string&>(), "\"") : value->dump());
+        side = "";
+      }
+    }
+    ~Context() { reader_->context_ = outer_; }
+    Context(const Context&) = delete;
+    Context& operator=(const Context&) = delete;
+
+   private:
+    Reader* reader_;
+    std::string outer_;
+  };
+
+  std::string InContext(const std::string& message) const {
+    return context_.empty() ? message : absl::StrCat(message, " (", context_, ")");
+  }
+
   void Malformed(const std::string& message) {
-    if (malformed_.ok()) malformed_ = Error(ErrorCode::kMalformed, message);
+    if (malformed_.ok()) malformed_ = Error(ErrorCode::kMalformed, InContext(message));
   }
 
   // Checks the type and the fields of an object.
@@ -94,14 +127,14 @@ class Reader {
   }
 
   Index Integer(const Json& j, const std::string& path) {
-    // The JSON reader turns integers past 64 bits into doubles.
-    const bool huge = (j.is_number_unsigned() && j.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
-                      (j.is_number_float() && std::abs(j.get<double>()) >= 9223372036854775808.0);
-    if (huge) {
+    const bool huge = j.is_binary() && j.get_binary().has_subtype();
+    if (huge || (j.is_number_unsigned() && j.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
+      const std::string digits = huge ? std::string(j.get_binary().begin(), j.get_binary().end()) : j.dump();
       if (overflow_.ok()) {
-        overflow_ = Error(ErrorCode::kOutOfBounds, absl::StrCat(path, " is ", j.dump(), ", outside of 64 bits"));
+        overflow_ =
+            Error(ErrorCode::kOutOfBounds, InContext(absl::StrCat(path, " is ", digits, ", outside of 64 bits")));
       }
-      return j.is_number_float() && j.get<double>() < 0 ? INT64_MIN : INT64_MAX;
+      return digits[0] == '-' ? INT64_MIN : INT64_MAX;
     }
     if (j.is_number_integer()) return j.get<Index>();
     Malformed(absl::StrCat(path, " must be an integer"));
@@ -132,6 +165,7 @@ class Reader {
   }
 
   TensorSpec ReadTensor(const Json& j, const std::string& path) {
+    const Context context(this, "", j, {{"name", "tensor"}});
     TensorSpec t;
     if (!Object(j, path, {"name", "shape", "dtype"}, {})) return t;
     t.name = Text(j["name"], path + ".name");
@@ -141,6 +175,7 @@ class Reader {
   }
 
   Piece ReadPiece(const Json& j, const std::string& path) {
+    const Context context(this, "", j, {{"tensor", "tensor"}});
     Piece p;
     if (j.is_object() && j.contains("fill")) {
       if (!Object(j, path, {"fill", "shape", "buffer_offset"}, {})) return p;
@@ -170,6 +205,7 @@ class Reader {
   }
 
   Buffer ReadBuffer(const Json& j, const std::string& path, bool source) {
+    const Context context(this, source ? "source" : "destination", j, {{"rank", "rank"}, {"buffer", "buffer"}});
     Buffer b;
     bool fields =
         source ? Object(j, path, {"rank", "buffer", "dtype", "shape", "pieces"},
@@ -180,11 +216,7 @@ class Reader {
     b.name = Text(j["buffer"], path + ".buffer");
     b.dtype = ReadDtype(j["dtype"], path + ".dtype");
     b.shape = Integers(j["shape"], path + ".shape");
-    if (j.contains("strides")) {
-      b.strides = Integers(j["strides"], path + ".strides");
-    } else {
-      b.strides = CheckedRowMajor(b.shape, path);
-    }
+    b.strides = j.contains("strides") ? Integers(j["strides"], path + ".strides") : RowMajorStrides(b.shape);
     List(j, path + ".", "pieces", [&](const Json& e, const std::string& p) { b.pieces.push_back(ReadPiece(e, p)); });
     if (j.contains("storage") && Object(j["storage"], path + ".storage", {"id", "offset_bytes"}, {})) {
       b.storage = Storage{Text(j["storage"]["id"], path + ".storage.id"),
@@ -199,24 +231,8 @@ class Reader {
     return b;
   }
 
-  // Row-major strides of a shape that is not validated yet.
-  Extents CheckedRowMajor(const Extents& shape, const std::string& path) {
-    Extents strides(shape.size());
-    Index stride = 1;
-    for (size_t i = shape.size(); i-- > 0;) {
-      strides[i] = stride;
-      if (__builtin_mul_overflow(stride, std::max<Index>(shape[i], 1), &stride)) {
-        if (overflow_.ok()) {
-          overflow_ = Error(ErrorCode::kOutOfBounds,
-                            absl::StrCat(path, ".shape [", absl::StrJoin(shape, ", "), "] has over 2^63 elements"));
-        }
-        stride = 1;
-      }
-    }
-    return strides;
-  }
-
   Placement ReadPlacement(const Json& j, const std::string& path, bool source) {
+    const Context context(this, source ? "source" : "destination", j, {{"rank", "rank"}});
     Placement p;
     bool fields = source ? Object(j, path, {"rank"}, {"host", "domain"})
                          : Object(j, path, {"rank"}, {"host", "domain", "engine"});
@@ -229,6 +245,7 @@ class Reader {
   }
 
   Coupling ReadCoupling(const Json& j, const std::string& path) {
+    const Context context(this, "coupled", j, {{"weight", "weight"}, {"scale", "scale"}});
     Coupling c;
     if (!Object(j, path, {"weight", "scale", "block"}, {})) return c;
     c.weight = Text(j["weight"], path + ".weight");
@@ -237,6 +254,7 @@ class Reader {
     return c;
   }
 
+  std::string context_;
   absl::Status malformed_;
   absl::Status overflow_;
 };
@@ -272,7 +290,12 @@ class DocumentReader {
   bool boolean(bool value) { return dom_.boolean(value); }
   bool number_integer(Json::number_integer_t value) { return dom_.number_integer(value); }
   bool number_unsigned(Json::number_unsigned_t value) { return dom_.number_unsigned(value); }
-  bool number_float(Json::number_float_t value, const std::string& text) { return dom_.number_float(value, text); }
+  bool number_float(Json::number_float_t value, const std::string& text) {
+    // The library turns integers past 64 bits into doubles.
+    if (!IsInteger(text)) return dom_.number_float(value, text);
+    Json::binary_t digits(std::vector<uint8_t>(text.begin(), text.end()), kHugeInteger);
+    return dom_.binary(digits);
+  }
   bool string(std::string& value) { return Utf8(value) && dom_.string(value); }
   bool binary(Json::binary_t& value) { return dom_.binary(value); }
   bool start_object(size_t elements) {
@@ -296,13 +319,17 @@ class DocumentReader {
     --depth_;
     return dom_.end_array();
   }
-  bool parse_error(size_t, const std::string&, const Json::exception& e) {
-    constexpr int kNumberOverflow = 406;
-    return Fail(e.id == kNumberOverflow ? ErrorCode::kOutOfBounds : ErrorCode::kMalformed,
+  bool parse_error(size_t, const std::string& token, const Json::exception& e) {
+    constexpr int kNumberOverflow = 406;  // past a double
+    return Fail(e.id == kNumberOverflow && IsInteger(token) ? ErrorCode::kOutOfBounds : ErrorCode::kMalformed,
                 absl::StrCat("not a manifest: ", e.what()));
   }
 
  private:
+  static bool IsInteger(absl::string_view text) {
+    return !text.empty() && text.find_first_not_of("-0123456789") == absl::string_view::npos;
+  }
+
   bool Fail(ErrorCode code, const std::string& message) {
     if (status_.ok()) status_ = Error(code, message);
     return false;
@@ -385,6 +412,10 @@ Json ToJson(const Manifest& m) {
 }
 
 absl::StatusOr<Manifest> Parse(absl::string_view bytes, Json::input_format_t format) {
+  if (format == Json::input_format_t::json && absl::StrContains(bytes, '\0')) {
+    // The library takes it for the end of the text.
+    return Error(ErrorCode::kMalformed, absl::StrCat("not a manifest: a NUL byte at offset ", bytes.find('\0')));
+  }
   Json document;
   DocumentReader parser(bytes.size(), &document);
   if (!Json::sax_parse(bytes.begin(), bytes.end(), &parser, format)) {

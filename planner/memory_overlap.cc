@@ -9,17 +9,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "planner/box.h"
+#include "planner/lattice.h"
 #include "planner/status.h"
 
 namespace headrace {
 namespace {
 
-// Strides that do not nest are checked element by element, up to this many elements.
-constexpr Index kMaxElementsChecked = Index{1} << 22;
-
-// Buffers whose ranges interleave are compared run by run, up to this many runs of one group.
-constexpr Index kMaxRuns = Index{1} << 26;
+// Buffers of a storage whose ranges interleave are compared run by run up to this many runs, then pair by pair.
+constexpr Index kMaxRuns = Index{1} << 20;
 
 std::string Where(const Buffer& b) { return absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name, "\""); }
 
@@ -77,6 +76,101 @@ std::vector<std::pair<Index, Index>> Loops(const Buffer& b) {
   return loops;
 }
 
+absl::Status Undecided(const std::string& what) {
+  return Error(ErrorCode::kOutOfMemory,
+               absl::StrCat(what,
+                            ": whether they share memory takes too long to find out; use strides that nest, or "
+                            "separate storages"));
+}
+
+absl::Status CheckStrides(const Buffer& b) {
+  if (SpanElements(b) == 0) return absl::OkStatus();
+  const std::string what = absl::StrCat(Where(b), ": shape [", absl::StrJoin(b.shape, ", "), "] with strides [",
+                                        absl::StrJoin(b.strides, ", "), "]");
+  const auto loops = Loops(b);
+  std::vector<Multiple> inner;  // differences of two elements' places along the loops so far
+  Index reach = 0;
+  for (auto [stride, extent] : loops) {
+    // Two elements that differ along this loop, and not along those of larger strides.
+    Sum meet = stride == 0 ? Sum::kFound : Sum::kNone;
+    if (stride <= reach && meet == Sum::kNone) {
+      inner.push_back({stride, 1, extent - 1});
+      meet = FindZeroSum(0, inner, nullptr);
+      inner.pop_back();
+    }
+    if (meet == Sum::kFound) return Error(ErrorCode::kOverlap, absl::StrCat(what, " puts two elements at one place"));
+    if (meet == Sum::kUnknown) return Undecided(what);
+    inner.push_back({stride, 1 - extent, extent - 1});
+    reach += (extent - 1) * stride;
+  }
+  return absl::OkStatus();
+}
+
+// Runs of `run` bytes at `first` plus any multiple below extent of each stride; in bytes.
+struct Nest {
+  Index first = 0, run = 0;
+  std::vector<std::pair<Index, Index>> loops;  // (stride, extent)
+};
+
+// Appends the elements at `place` plus loops[next..] as nests. Loops of sub-byte dtypes whose strides end inside a byte
+// are taken apart by where in the byte they are.
+void AppendNests(const Buffer& b, const std::vector<std::pair<Index, Index>>& loops, size_t next, Index place,
+                 Index run, Nest nest, std::vector<Nest>* out) {
+  const Index unit = DtypeUnitElements(b.dtype), unit_bytes = DtypeUnitBytes(b.dtype);
+  if (next == loops.size()) {
+    const Index whole = place / unit * unit_bytes, bits = DtypeBits(b.dtype);
+    nest.first = b.storage->offset_bytes + whole + place % unit * bits / 8;
+    nest.run = b.storage->offset_bytes + whole + DtypeBytes(place % unit + run, b.dtype) - nest.first;
+    return out->push_back(std::move(nest));
+  }
+  const auto [stride, extent] = loops[next];
+  const Index parts = stride % unit == 0 ? 1 : std::min(unit, extent);
+  for (Index i = 0; i < parts; ++i) {
+    Nest part = nest;
+    const Index left = (extent - i + parts - 1) / parts;
+    if (left > 1) part.loops.emplace_back(stride * parts / unit * unit_bytes, left);
+    AppendNests(b, loops, next + 1, place + i * stride, run, std::move(part), out);
+  }
+}
+
+std::vector<Nest> Nests(const Buffer& b) {
+  const auto loops = Loops(b);
+  size_t inner = 0;
+  Index run = 1;
+  while (inner < loops.size() && loops[inner].first == run) run *= loops[inner++].second;
+  std::vector<Nest> nests;
+  AppendNests(b, loops, inner, 0, run, {}, &nests);
+  return nests;
+}
+
+// A buffer and the memory between its first and last byte.
+struct Member {
+  const Buffer* buffer;
+  Index begin, end;
+  std::vector<Nest> nests;
+
+  Index Runs() const {
+    Index runs = 0;
+    for (const Nest& n : nests) {
+      Index count = 1;
+      for (auto [stride, extent] : n.loops) count = std::min(count * std::min(extent, kMaxRuns + 1), kMaxRuns + 1);
+      runs += count;
+    }
+    return runs;
+  }
+};
+
+absl::Status Shared(const Buffer& a, const Buffer& b, Index byte) {
+  return Error(ErrorCode::kOverlap,
+               absl::StrCat(Where(a), " and \"", b.name, "\" share byte ", byte, " of storage \"", a.storage->id,
+                            "\"; declare one as alias_of the other if they are the same weight"));
+}
+
+struct Run {
+  Index begin = 0, end = 0;
+  const Buffer* buffer = nullptr;
+};
+
 // Calls f(offset) for every combination of loops[from..].
 template <typename F>
 void ForEachOffset(const std::vector<std::pair<Index, Index>>& loops, size_t from, Index offset, F&& f) {
@@ -84,77 +178,83 @@ void ForEachOffset(const std::vector<std::pair<Index, Index>>& loops, size_t fro
   for (Index i = 0; i < loops[from].second; ++i) ForEachOffset(loops, from + 1, offset + i * loops[from].first, f);
 }
 
-absl::Status CheckStrides(const Buffer& b) {
-  auto error = [&] {
-    return Error(ErrorCode::kOverlap,
-                 absl::StrCat(Where(b), ": shape [", absl::StrJoin(b.shape, ", "), "] with strides [",
-                              absl::StrJoin(b.strides, ", "), "] puts two elements at one place"));
-  };
-  const auto loops = Loops(b);
-  bool nested = true;
-  Index reach = 0, elements = 1;  // reach: the largest offset of the inner loops
-  for (auto [stride, extent] : loops) {
-    if (stride == 0) return error();
-    nested = nested && stride > reach;
-    reach += (extent - 1) * stride;
-    elements *= extent;
+absl::Status CompareRuns(absl::Span<const Member> members) {
+  std::vector<Run> runs;
+  for (const Member& m : members) {
+    for (const Nest& n : m.nests) {
+      ForEachOffset(n.loops, 0, n.first, [&](Index first) { runs.push_back({first, first + n.run, m.buffer}); });
+    }
   }
-  if (nested) return absl::OkStatus();
-  if (elements > reach + 1 || elements > kMaxElementsChecked) return error();
-  std::vector<Index> offsets;
-  ForEachOffset(loops, 0, 0, [&](Index offset) { offsets.push_back(offset); });
-  std::sort(offsets.begin(), offsets.end());
-  return std::adjacent_find(offsets.begin(), offsets.end()) == offsets.end() ? absl::OkStatus() : error();
-}
-
-struct Run {
-  Index begin_bits, end_bits;
-  const Buffer* buffer;
-};
-
-// The contiguous runs of a buffer in its storage.
-absl::Status AppendRuns(const Buffer& b, std::vector<Run>* runs) {
-  const auto loops = Loops(b);
-  size_t inner = 0;
-  Index run = 1;
-  while (inner < loops.size() && loops[inner].first == run) run *= loops[inner++].second;
-  Index count = 1;
-  for (size_t i = inner; i < loops.size(); ++i) count *= loops[i].second;
-  if (count > kMaxRuns - static_cast<Index>(runs->size())) {
-    return Error(ErrorCode::kOutOfMemory,
-                 absl::StrCat(Where(b), " interleaves with other buffers of storage \"", b.storage->id, "\" in ", count,
-                              " runs; comparing them needs over ", kMaxRuns * static_cast<Index>(sizeof(Run)),
-                              " bytes; use longer runs or separate storages"));
+  std::sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.begin < y.begin; });
+  // The furthest end so far, and the furthest of any other buffer.
+  Run furthest, other;
+  for (const Run& r : runs) {
+    const Run& before = r.buffer == furthest.buffer ? other : furthest;
+    if (before.buffer != nullptr && r.begin < before.end) return Shared(*before.buffer, *r.buffer, r.begin);
+    if (r.end <= furthest.end && furthest.buffer != nullptr) {
+      if (r.buffer != furthest.buffer && r.end > other.end) other = r;
+    } else {
+      if (r.buffer != furthest.buffer) other = furthest;
+      furthest = r;
+    }
   }
-  const Index bits = DtypeBits(b.dtype), base = b.storage->offset_bytes * 8;
-  ForEachOffset(loops, inner, 0, [&](Index offset) {
-    // Whole bytes: what shares a byte overlaps.
-    runs->push_back({(base + offset * bits) / 8 * 8, (base + (offset + run) * bits + 7) / 8 * 8, &b});
-  });
   return absl::OkStatus();
 }
 
-absl::Status CheckStorage(std::vector<const Buffer*> buffers) {
-  std::sort(buffers.begin(), buffers.end(), [](const Buffer* a, const Buffer* b) {
-    return std::tie(a->storage->offset_bytes, a->name) < std::tie(b->storage->offset_bytes, b->name);
+// Two nests share a byte when a.first + u + sum(x * stride) == b.first + v + sum(y * stride). What has the same stride
+// on both sides is one multiple, x - y: then columns of one pitched matrix are decided at once.
+absl::Status CompareNests(const Buffer& a, const Nest& in_a, const Buffer& b, const Nest& in_b) {
+  std::map<Index, Multiple> steps;
+  auto add = [&](Index step, Index first, Index last) {
+    Multiple& m = steps[step];
+    m = {step, m.first + first, m.last + last};
+  };
+  add(1, 1 - in_b.run, in_a.run - 1);
+  for (auto [stride, extent] : in_a.loops) add(stride, 0, extent - 1);
+  for (auto [stride, extent] : in_b.loops) add(stride, 1 - extent, 0);
+  std::vector<Multiple> multiples;
+  for (const auto& [step, multiple] : steps) multiples.push_back(multiple);
+  std::vector<Index> x;
+  const Sum meet = FindZeroSum(in_a.first - in_b.first, multiples, &x);
+  if (meet == Sum::kNone) return absl::OkStatus();
+  if (meet == Sum::kUnknown) return Undecided(absl::StrCat(Where(a), " and \"", b.name, "\""));
+  // The smallest x that leaves y >= 0 is in a's part, as differences of one step are all reached.
+  Index byte = in_a.first;
+  for (size_t i = 0; i < x.size(); ++i) byte += std::max<Index>(x[i], 0) * multiples[i].step;
+  return Shared(a, b, byte);
+}
+
+absl::Status CompareMembers(const Member& a, const Member& b) {
+  for (const Nest& in_a : a.nests) {
+    for (const Nest& in_b : b.nests) HR_RETURN_IF_ERROR(CompareNests(*a.buffer, in_a, *b.buffer, in_b));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStorage(const std::vector<const Buffer*>& buffers) {
+  std::vector<Member> members;
+  for (const Buffer* b : buffers) {
+    const Index begin = b->storage->offset_bytes;
+    members.push_back({b, begin, begin + SpanBytes(*b, b->dtype), Nests(*b)});
+  }
+  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
+    return std::tie(a.begin, a.buffer->name) < std::tie(b.begin, b.buffer->name);
   });
   // Groups of buffers whose ranges touch each other.
-  for (size_t i = 0; i < buffers.size();) {
-    Index end = 0;
+  for (size_t i = 0; i < members.size();) {
+    Index end = 0, runs = 0;
     size_t j = i;
     do {
-      end = std::max(end, buffers[j]->storage->offset_bytes + SpanBytes(*buffers[j], buffers[j]->dtype));
-    } while (++j < buffers.size() && buffers[j]->storage->offset_bytes < end);
-    if (j - i > 1) {
-      std::vector<Run> runs;
-      for (size_t k = i; k < j; ++k) HR_RETURN_IF_ERROR(AppendRuns(*buffers[k], &runs));
-      std::sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.begin_bits < y.begin_bits; });
-      for (size_t k = 1; k < runs.size(); ++k) {
-        if (runs[k].begin_bits >= runs[k - 1].end_bits || runs[k].buffer == runs[k - 1].buffer) continue;
-        return Error(ErrorCode::kOverlap,
-                     absl::StrCat(Where(*runs[k - 1].buffer), " and \"", runs[k].buffer->name, "\" share byte ",
-                                  runs[k].begin_bits / 8, " of storage \"", buffers[i]->storage->id,
-                                  "\"; declare one as alias_of the other if they are the same weight"));
+      end = std::max(end, members[j].end);
+      runs += members[j].Runs();
+    } while (++j < members.size() && members[j].begin < end);
+    if (j - i > 1 && runs <= kMaxRuns) {
+      HR_RETURN_IF_ERROR(CompareRuns(absl::MakeConstSpan(members).subspan(i, j - i)));
+    } else {
+      for (size_t a = i; a < j; ++a) {
+        for (size_t b = a + 1; b < j && members[b].begin < members[a].end; ++b) {
+          HR_RETURN_IF_ERROR(CompareMembers(members[a], members[b]));
+        }
       }
     }
     i = j;
@@ -172,7 +272,7 @@ absl::Status CheckMemoryOverlap(const std::vector<Buffer>& destination) {
     HR_RETURN_IF_ERROR(CheckStrides(b));
     if (b.storage && SpanElements(b) > 0) storages[{b.rank, b.storage->id}].push_back(&b);
   }
-  for (auto& [key, buffers] : storages) HR_RETURN_IF_ERROR(CheckStorage(std::move(buffers)));
+  for (const auto& [key, buffers] : storages) HR_RETURN_IF_ERROR(CheckStorage(buffers));
   return absl::OkStatus();
 }
 

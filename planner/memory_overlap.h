@@ -15,8 +15,9 @@ namespace headrace {
 //   - the strides of one buffer put two elements at one place, or
 //   - two buffers of one rank and storage, neither an alias, share a byte. Buffers whose ranges interleave without
 //     sharing a byte (columns of one pitched matrix) are accepted.
-// kOutOfMemory when buffers interleave in more than 2^26 runs.
-// Cost: sorting the pieces; for buffers whose ranges interleave, their contiguous runs.
+// kOutOfMemory when whether memory is shared takes too long to find out: three or more strides none of which exceeds
+// what the smaller ones reach (lattice.h).
+// Cost: sorting the pieces; of buffers whose ranges interleave, up to 2^20 runs, or each pair.
 absl::Status CheckMemoryOverlap(const std::vector<Buffer>& destination);
 
 }  // namespace headrace

@@ -67,8 +67,7 @@ Index Displace(const PlacedBox& placed, const Box& cell) {
 
 void LowerCell(const TensorSpec& tensor, int tensor_index, const TensorCells& cut, const Box& box,
                const PlacedBox& source, const PlacedBox& destination, std::vector<Copy>* out) {
-  const Index bits = DtypeBits(tensor.dtype);
-  auto bytes = [bits](Index elements) { return elements * bits / 8; };
+  auto bytes = [&](Index elements) { return DtypeBytes(elements, tensor.dtype); };
   std::vector<Loop> loops;
   Index position = 0;
   for (size_t i = 0; i < cut.axes.size(); ++i) {
@@ -135,7 +134,7 @@ void JoinRuns(std::vector<Copy>* copies) {
 
 void AppendZeroFills(const Manifest& m, int index, std::vector<ZeroFill>* out) {
   const Buffer& b = m.destination[index];
-  const Index bits = DtypeBits(b.dtype);
+  auto bytes = [&](Index elements) { return DtypeBytes(elements, b.dtype); };
   for (const Piece& p : b.pieces) {
     if (p.kind != PieceKind::kZero) continue;
     if (std::find(p.shape.begin(), p.shape.end(), 0) != p.shape.end()) continue;
@@ -147,10 +146,10 @@ void AppendZeroFills(const Manifest& m, int index, std::vector<ZeroFill>* out) {
     }
     Copy fill;
     fill.destination = index;
-    fill.destination_offset = offset * bits / 8;
-    fill.run_bytes = Normalize(&loops) * bits / 8;
+    fill.destination_offset = bytes(offset);
+    fill.run_bytes = bytes(Normalize(&loops));
     std::vector<CopyLoop> byte_loops;
-    for (const Loop& l : loops) byte_loops.push_back({l.extent, 0, l.destination * bits / 8, 0});
+    for (const Loop& l : loops) byte_loops.push_back({l.extent, 0, bytes(l.destination), 0});
     std::vector<Copy> fills;
     AppendCopies(std::move(fill), byte_loops, &fills);
     for (Copy& f : fills) out->push_back({f.destination, f.destination_offset, f.run_bytes, std::move(f.loops)});
@@ -177,7 +176,7 @@ absl::StatusOr<Plan> BuildPlan(const Manifest& manifest) {
   for (const TensorCells& cut : tensors) {
     for (const Cell& cell : cut.cells) {
       Demand demand;
-      demand.bytes = Volume(cell.box) * DtypeBits(manifest.tensors[cell.tensor].dtype) / 8;
+      demand.bytes = DtypeBytes(Volume(cell.box), manifest.tensors[cell.tensor].dtype);
       for (int s : cell.sources) demand.ranks.push_back(manifest.source[cut.source[s].buffer].rank);
       demands.push_back(std::move(demand));
     }
@@ -199,7 +198,8 @@ absl::StatusOr<Plan> BuildPlan(const Manifest& manifest) {
                   cut.destination[key.first], &plan.copies);
       }
     }
-    plan.decisions.push_back({TransferKind::kReshard, InstallKind::kDirect, "every destination element is a plain copy"});
+    plan.decisions.push_back(
+        {TransferKind::kReshard, InstallKind::kDirect, "every destination element is a plain copy"});
   }
   std::sort(plan.copies.begin(), plan.copies.end(), [&](const Copy& a, const Copy& b) {
     auto key = [&](const Copy& c) {
@@ -226,15 +226,14 @@ absl::StatusOr<Plan> BuildPlan(const Manifest& manifest) {
 }
 
 PlanFigures Measure(const Manifest& manifest, const Plan& plan) {
+  auto add = [](Index* sum, Index bytes) { *sum = SaturatedSum(*sum, bytes); };
   PlanFigures f;
   f.tensors = static_cast<Index>(manifest.tensors.size());
   f.copies = static_cast<Index>(plan.copies.size());
   for (const Buffer& b : manifest.destination) {
     for (const Piece& p : b.pieces) {
       if (p.kind != PieceKind::kTensor) continue;
-      Index elements = 1;
-      for (Index e : p.shape) elements *= e;
-      f.needed_bytes += elements * DtypeBits(b.dtype) / 8;
+      add(&f.needed_bytes, DtypeBytes(Volume(WholeBox(p.shape)), b.dtype));
     }
   }
   std::map<int64_t, Index> sent;
@@ -244,15 +243,15 @@ PlanFigures Measure(const Manifest& manifest, const Plan& plan) {
   for (const Copy& c : plan.copies) {
     const Index bytes = c.bytes();
     const Decision& d = plan.decisions[c.tensor];
-    f.wire_bytes += bytes;
-    (d.transfer == TransferKind::kReshard ? f.reshard_bytes : f.broadcast_bytes) += bytes;
-    (d.install == InstallKind::kDirect ? f.direct_bytes : f.loader_bytes) += bytes;
-    sent[manifest.source[c.source].rank] += bytes;
+    add(&f.wire_bytes, bytes);
+    add(d.transfer == TransferKind::kReshard ? &f.reshard_bytes : &f.broadcast_bytes, bytes);
+    add(d.install == InstallKind::kDirect ? &f.direct_bytes : &f.loader_bytes, bytes);
+    add(&sent[manifest.source[c.source].rank], bytes);
   }
   for (const ZeroFill& z : plan.zero_fills) {
     Index bytes = z.run_bytes;
     for (const CopyLoop& l : z.loops) bytes *= l.extent;
-    f.zero_bytes += bytes;
+    add(&f.zero_bytes, bytes);
   }
   for (const auto& [rank, bytes] : sent) f.busiest_sender_bytes = std::max(f.busiest_sender_bytes, bytes);
   if (f.wire_bytes > 0) {

@@ -85,6 +85,7 @@ struct Plan {
 absl::StatusOr<Plan> BuildPlan(const Manifest& manifest);
 
 // What a plan moves. "Needed" are the destinations' tensor bytes, "wire" the payload that enters destination ranks.
+// Sums past 2^63 - 1 are 2^63 - 1.
 struct PlanFigures {
   Index tensors = 0;
   Index copies = 0;

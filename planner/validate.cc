@@ -35,6 +35,8 @@ std::string Where(Side side, const Buffer& b, size_t piece) {
 
 std::string List(const Extents& e) { return absl::StrCat("[", absl::StrJoin(e, ", "), "]"); }
 
+bool HasZero(const Extents& e) { return std::find(e.begin(), e.end(), 0) != e.end(); }
+
 // Calls f(side, buffer) for every buffer until it fails.
 template <typename F>
 absl::Status ForEachBuffer(const Manifest& m, F&& f) {
@@ -72,6 +74,16 @@ absl::Status CheckPlacements(const char* side, const std::vector<Placement>& pla
   return absl::OkStatus();
 }
 
+// Strides of axes with one element, and all of an empty buffer, are never stepped.
+bool SameStrides(const Buffer& a, const Buffer& b) {
+  if (a.strides.size() != b.strides.size()) return false;
+  if (HasZero(a.shape)) return true;
+  for (size_t i = 0; i < a.shape.size() && i < a.strides.size(); ++i) {
+    if (a.shape[i] != 1 && a.strides[i] != b.strides[i]) return false;
+  }
+  return true;
+}
+
 absl::Status CheckAlias(Side side, const Buffer& b, const Buffer* target) {
   auto malformed = [&](absl::string_view why) {
     return Error(ErrorCode::kMalformed, absl::StrCat(Where(side, b), ": alias of \"", *b.alias_of, "\": ", why));
@@ -79,7 +91,7 @@ absl::Status CheckAlias(Side side, const Buffer& b, const Buffer* target) {
   if (target == nullptr) return malformed("the rank has no such buffer");
   if (target->alias_of) return malformed("that buffer is an alias itself; name the buffer that has the pieces");
   if (!b.pieces.empty()) return malformed("an alias has no pieces");
-  if (b.shape != target->shape || b.strides != target->strides) return malformed("shapes or strides differ");
+  if (b.shape != target->shape || !SameStrides(b, *target)) return malformed("shapes or strides differ");
   if (b.dtype != target->dtype) {
     return malformed(absl::StrCat("dtypes differ, ", DtypeName(b.dtype), " and ", DtypeName(target->dtype)));
   }
@@ -133,15 +145,17 @@ absl::Status CheckMalformed(const Manifest& m) {
   HR_RETURN_IF_ERROR(ForEachPiece(m, CheckPieceForm));
   HR_RETURN_IF_ERROR(CheckPlacements("source", m.topology.source, m.source));
   HR_RETURN_IF_ERROR(CheckPlacements("destination", m.topology.destination, m.destination));
-  absl::flat_hash_set<absl::string_view> ignored, weights;
+  absl::flat_hash_set<absl::string_view> ignored;
+  std::set<std::pair<absl::string_view, absl::string_view>> couplings;
   for (const std::string& name : m.ignore) {
     if (!ignored.insert(name).second) {
       return Error(ErrorCode::kMalformed, absl::StrCat("\"", name, "\" is twice in ignore"));
     }
   }
   for (const Coupling& c : m.coupled) {
-    if (!weights.insert(c.weight).second || c.weight == c.scale) {
-      return Error(ErrorCode::kMalformed, absl::StrCat("coupled weight \"", c.weight, "\" stands twice"));
+    if (!couplings.emplace(c.weight, c.scale).second || c.weight == c.scale) {
+      return Error(ErrorCode::kMalformed, absl::StrCat("coupled weight \"", c.weight, "\" and scale \"", c.scale,
+                                                       c.weight == c.scale ? "\" are one tensor" : "\" stand twice"));
     }
     for (Index extent : c.block) {
       if (extent == 0) {
@@ -175,15 +189,18 @@ absl::Status CheckNames(const Manifest& m, const TensorIndex& tensors) {
 
 // --- shape_mismatch
 
-// The product of extents; nullopt past 2^63 - 1 or with a negative extent. Zero extents count as one where
-// `zero_as_one`, so that strides and spans of empty shapes are checked too.
-std::optional<Index> Product(const Extents& extents, bool zero_as_one) {
+// The product of extents that are not negative; nullopt past 2^63 - 1.
+std::optional<Index> Product(const Extents& extents) {
+  if (HasZero(extents)) return 0;  // however long the others
   Index product = 1;
   for (Index e : extents) {
-    if (e < 0 || __builtin_mul_overflow(product, zero_as_one ? std::max<Index>(e, 1) : e, &product))
-      return std::nullopt;
+    if (__builtin_mul_overflow(product, e, &product)) return std::nullopt;
   }
   return product;
+}
+
+bool HasNegative(const Extents& extents) {
+  return std::any_of(extents.begin(), extents.end(), [](Index e) { return e < 0; });
 }
 
 absl::Status CheckShapes(const Manifest& m, const TensorIndex& tensors) {
@@ -209,11 +226,13 @@ absl::Status CheckShapes(const Manifest& m, const TensorIndex& tensors) {
                                                       List(p.shape), " must have as many axes as the tensor's ",
                                                       p.view ? "view " : "shape ", List(view)));
     }
-    // Products that do not fit are out_of_bounds, found later.
-    std::optional<Index> viewed = Product(view, false), whole = Product(t.shape, false);
-    if (p.view && viewed && whole && *viewed != *whole) {
-      return mismatch(Where(side, b, i), absl::StrCat("the view ", List(view), " has ", *viewed,
-                                                      " elements, the tensor ", List(t.shape), " has ", *whole));
+    // Extents and tensors that do not fit are out_of_bounds, found later.
+    if (!p.view || HasNegative(view) || HasNegative(t.shape)) return absl::OkStatus();
+    const std::optional<Index> viewed = Product(view), whole = Product(t.shape);
+    if (whole && viewed != whole) {
+      return mismatch(Where(side, b, i),
+                      absl::StrCat("the view ", List(view), " has ", viewed ? absl::StrCat(*viewed) : "2^63 or more",
+                                   " elements, the tensor ", List(t.shape), " has ", *whole));
     }
     return absl::OkStatus();
   }));
@@ -244,11 +263,10 @@ absl::Status CheckExtents(const std::string& where, const char* what, const Exte
                    absl::StrCat(where, ": ", what, " ", List(shape), " has a negative extent"));
     }
   }
-  std::optional<Index> elements = Product(shape, true);
-  Index bits;
-  if (!elements || __builtin_mul_overflow(*elements, Index{DtypeBits(dtype)}, &bits)) {
-    return Error(ErrorCode::kOutOfBounds,
-                 absl::StrCat(where, ": ", what, " ", List(shape), " of ", DtypeName(dtype), " is past 2^63 bits"));
+  const std::optional<Index> elements = Product(shape);
+  if (!elements || !CheckedDtypeBytes(*elements, dtype)) {
+    return Error(ErrorCode::kOutOfBounds, absl::StrCat(where, ": ", what, " ", List(shape), " of ", DtypeName(dtype),
+                                                       " is past 2^63 ", elements ? "bytes" : "elements"));
   }
   return absl::OkStatus();
 }
@@ -267,27 +285,38 @@ absl::Status CheckInside(const std::string& where, const char* what, const Exten
   return absl::OkStatus();
 }
 
-absl::Status CheckSpan(Side side, const Buffer& b) {
+// Tensors are declared.
+absl::Status CheckSpan(Side side, const Buffer& b, const TensorIndex& tensors) {
   Index last = 0, offset = b.storage ? b.storage->offset_bytes : 0;
   auto out = [&](absl::string_view why) {
     return Error(ErrorCode::kOutOfBounds, absl::StrCat(Where(side, b), ": ", why));
   };
   if (offset < 0) return out(absl::StrCat("storage offset ", offset, " is negative"));
+  if (HasNegative(b.strides)) return out(absl::StrCat("strides ", List(b.strides), " are negative"));
+  if (HasZero(b.shape)) return absl::OkStatus();
+  const std::string form = absl::StrCat("shape ", List(b.shape), " with strides ", List(b.strides));
   for (size_t i = 0; i < b.shape.size(); ++i) {
-    if (b.strides[i] < 0) return out(absl::StrCat("strides ", List(b.strides), " are negative"));
     Index reach;
-    if (__builtin_mul_overflow(std::max<Index>(b.shape[i] - 1, 0), b.strides[i], &reach) ||
-        __builtin_add_overflow(last, reach, &last)) {
-      return out(absl::StrCat("shape ", List(b.shape), " with strides ", List(b.strides), " is past 2^63 elements"));
+    if (__builtin_mul_overflow(b.shape[i] - 1, b.strides[i], &reach) || __builtin_add_overflow(last, reach, &last)) {
+      return out(absl::StrCat(form, " is past 2^63 elements"));
     }
   }
-  // A snapshot may hold a wider dtype than its buffer. In whole bytes behind the offset, all of it counted in bits.
-  const Index width = b.convert_rne ? 64 : DtypeBits(b.dtype);
-  Index bits, offset_bits;
-  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, width, &bits) ||
-      __builtin_mul_overflow(offset, Index{8}, &offset_bits) || __builtin_add_overflow(offset_bits, bits, &bits) ||
-      __builtin_add_overflow(bits, Index{7}, &bits)) {
-    return out("the memory that it spans is past 2^63 bits");
+  if (__builtin_add_overflow(last, 1, &last)) return out(absl::StrCat(form, " is past 2^63 elements"));
+  auto fits = [&](Dtype dtype) {
+    const std::optional<Index> bytes = CheckedDtypeBytes(last, dtype);
+    Index end;
+    return bytes && !__builtin_add_overflow(offset, *bytes, &end);
+  };
+  if (!fits(b.dtype)) {
+    return out(absl::StrCat(form, " of ", DtypeName(b.dtype), " at byte ", offset, " is past 2^63 bytes"));
+  }
+  // Its snapshot holds the tensors' dtypes.
+  for (const Piece& p : b.pieces) {
+    if (p.kind != PieceKind::kTensor) continue;
+    const Dtype dtype = tensors.at(p.tensor)->dtype;
+    if (!fits(dtype)) {
+      return out(absl::StrCat(form, " of tensor \"", p.tensor, "\", ", DtypeName(dtype), ", is past 2^63 bytes"));
+    }
   }
   return absl::OkStatus();
 }
@@ -298,7 +327,7 @@ absl::Status CheckBounds(const Manifest& m, const TensorIndex& tensors) {
   }
   HR_RETURN_IF_ERROR(ForEachBuffer(m, [&](Side side, const Buffer& b) {
     HR_RETURN_IF_ERROR(CheckExtents(Where(side, b), "shape", b.shape, b.dtype));
-    return CheckSpan(side, b);
+    return CheckSpan(side, b, tensors);
   }));
   HR_RETURN_IF_ERROR(ForEachPiece(m, [&](Side side, const Buffer& b, size_t i) {
     const Piece& p = b.pieces[i];
@@ -325,7 +354,7 @@ absl::Status CheckBounds(const Manifest& m, const TensorIndex& tensors) {
 // --- dtype_mismatch
 
 absl::Status CheckDtypes(const Manifest& m, const TensorIndex& tensors) {
-  HR_RETURN_IF_ERROR(ForEachPiece(m, [&](Side side, const Buffer& b, size_t i) {
+  return ForEachPiece(m, [&](Side side, const Buffer& b, size_t i) {
     const Piece& p = b.pieces[i];
     if (p.kind != PieceKind::kTensor) return absl::OkStatus();
     const Dtype wanted = tensors.at(p.tensor)->dtype;
@@ -337,22 +366,7 @@ absl::Status CheckDtypes(const Manifest& m, const TensorIndex& tensors) {
                      converts                ? "; there is no such conversion"
                      : side == Side::kSource ? "; say \"convert\": \"rne\" to have the publisher convert"
                                              : "; a destination holds the tensor's dtype"));
-  }));
-  // A snapshot of a buffer has one dtype.
-  for (const Buffer& b : m.source) {
-    const Piece* first = nullptr;
-    for (const Piece& p : b.pieces) {
-      if (p.kind != PieceKind::kTensor) continue;
-      if (first == nullptr) first = &p;
-      const Dtype a = tensors.at(first->tensor)->dtype, c = tensors.at(p.tensor)->dtype;
-      if (a != c) {
-        return Error(ErrorCode::kDtypeMismatch,
-                     absl::StrCat(Where(Side::kSource, b), ": tensors \"", first->tensor, "\" of ", DtypeName(a),
-                                  " and \"", p.tensor, "\" of ", DtypeName(c), " in one buffer"));
-      }
-    }
-  }
-  return absl::OkStatus();
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "planner/validate.h"
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 namespace headrace {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr Index kHuge = INT64_MAX;
@@ -69,7 +71,7 @@ std::vector<Fault> Faults() {
       {E::kMalformed, "ignore twice", [](Manifest& m) { m.ignore.push_back("f"); }, "\"f\""},
       {E::kMalformed, "coupling twice",
        [](Manifest& m) {
-         m.coupled.push_back({"w", "f", {2, 3}});
+         m.coupled.push_back({"w", "s", {4, 4}});
        },
        "\"w\""},
       {E::kMalformed, "its own scale", [](Manifest& m) { m.coupled[0].scale = "w"; }, "\"w\""},
@@ -153,17 +155,23 @@ std::vector<Fault> Faults() {
        },
        "3 blocks"},
 
+      {E::kShapeMismatch, "huge view",
+       [f](Manifest& m) {
+         f(m).pieces[0].view = Extents{kHuge, 4};
+       },
+       "view"},
+
       {E::kOutOfBounds, "negative tensor", [](Manifest& m) { m.tensors[2].shape[1] = -4; }, "\"f\""},
       {E::kOutOfBounds, "huge tensor",
        [](Manifest& m) {
          m.tensors[2].shape = {kHuge / 2, 4};
        },
        "\"f\""},
-      {E::kOutOfBounds, "huge with a zero",
+      {E::kOutOfBounds, "2^63 bytes in fewer elements",
        [](Manifest& m) {
-         m.tensors[2].shape = {0, kHuge / 4 * 3};
+         m.tensors.push_back({"h", {Index{1} << 31, Index{1} << 31}, Dtype::kBF16});
        },
-       "\"f\""},
+       "\"h\": shape [2147483648, 2147483648] of BF16 is past 2^63 bytes"},
       {E::kOutOfBounds, "negative buffer", [](Manifest& m) { m.source[2].shape[0] = -4; }, "\"f\""},
       {E::kOutOfBounds, "negative stride", [f](Manifest& m) { f(m).strides[0] = -2; }, "strides"},
       {E::kOutOfBounds, "smallest stride", [f](Manifest& m) { f(m).strides[0] = INT64_MIN; }, "strides"},
@@ -178,22 +186,20 @@ std::vector<Fault> Faults() {
          m.source[0].storage = Storage{"m", kHuge - 5};
        },
        "\"w\""},
-      {E::kOutOfBounds, "storage offset past 2^63 bits",
+      {E::kOutOfBounds, "a snapshot of 2^63 bytes",
        [](Manifest& m) {
-         m.source[0].storage = Storage{"m", kHuge / 8 + 1};
+         m.tensors.push_back({"h", {2, 1}, Dtype::kF64});
+         m.source.push_back(BufferOf(0, "m", Dtype::kF16, {2, 1}, {PieceOf("h", {0, 0}, {2, 1}, {0, 0})}));
+         m.source.back().convert_rne = true;
+         m.source.back().strides = {Index{1} << 60, 1};
        },
-       "\"w\""},
+       "source rank 0, buffer \"m\""},
       {E::kOutOfBounds, "negative tensor_offset", [f](Manifest& m) { f(m).pieces[0].tensor_offset[0] = -1; }, "\"f\""},
       {E::kOutOfBounds, "negative shape", [f](Manifest& m) { f(m).pieces[0].shape[0] = -1; }, "\"f\""},
       {E::kOutOfBounds, "negative buffer_offset", [f](Manifest& m) { f(m).pieces[0].buffer_offset[1] = -1; }, "\"f\""},
       {E::kOutOfBounds, "negative view",
        [f](Manifest& m) {
          f(m).pieces[0].view = Extents{-4, -4};
-       },
-       "view"},
-      {E::kOutOfBounds, "huge view",
-       [f](Manifest& m) {
-         f(m).pieces[0].view = Extents{kHuge, 4};
        },
        "view"},
       {E::kOutOfBounds, "past the tensor", [f](Manifest& m) { f(m).pieces[0].tensor_offset[1] = 3; }, "axis 1"},
@@ -228,15 +234,6 @@ std::vector<Fault> Faults() {
          s(m).convert_rne = true;
        },
        "F64"},
-      {E::kDtypeMismatch, "two dtypes in one snapshot",
-       [](Manifest& m) {
-         m.tensors.push_back({"h", {2, 2}, Dtype::kBF16});
-         m.tensors.push_back({"k", {2, 2}, Dtype::kF16});
-         m.source.push_back(BufferOf(0, "hk", Dtype::kF32, {4, 2},
-                                     {PieceOf("h", {0, 0}, {2, 2}, {0, 0}), PieceOf("k", {0, 0}, {2, 2}, {2, 0})}));
-         m.source.back().convert_rne = true;
-       },
-       "BF16"},
 
       {E::kOverlap, "two pieces", [f](Manifest& m) { f(m).pieces.push_back(f(m).pieces[0]); }, "\"f\""},
       {E::kOverlap, "piece and fill",
@@ -376,6 +373,156 @@ TEST(Validate, StridesThatDoNotNestMayStillBeDisjoint) {
   EXPECT_TRUE(Validate(m).ok()) << Validate(m);
   m.destination[0].strides = {2, 2};
   EXPECT_TRUE(HasCode(Validate(m), ErrorCode::kOverlap));
+}
+
+// Columns of one pitched matrix, more rows than anyone can list; then a column too far.
+TEST(Validate, InterleavedBuffersAreComparedWithoutListingThem) {
+  constexpr Index kRows = Index{1} << 40;
+  Manifest m = WholeManifest({{"a", {kRows, 2}, Dtype::kU8}, {"b", {kRows, 2}, Dtype::kU8}});
+  for (int i = 0; i < 2; ++i) {
+    m.destination[i].strides = {4, 1};
+    m.destination[i].storage = Storage{"m", 2 * i};
+  }
+  EXPECT_TRUE(Validate(m).ok()) << Validate(m);
+  m.destination[1].storage->offset_bytes = 3;
+  EXPECT_THAT(std::string(Validate(m).message()),
+              AllOf(HasSubstr("\"a\""), HasSubstr("\"b\""), HasSubstr("share byte")));
+  // Every third byte beside every second one meets.
+  m.destination[1].strides = {6, 1};
+  m.destination[1].storage->offset_bytes = 2;
+  EXPECT_TRUE(HasCode(Validate(m), ErrorCode::kOverlap)) << Validate(m);
+}
+
+TEST(Validate, ManyOddStridesAreDecidedOrRefusedHonestly) {
+  auto keep = [](Extents shape, Extents strides) {
+    Manifest m;
+    m.destination = {BufferOf(0, "k", Dtype::kU8, shape, {FillOf(PieceKind::kKeep, shape, Extents(shape.size(), 0))})};
+    m.destination[0].strides = std::move(strides);
+    return Validate(m);
+  };
+  // Row 0 on even bytes, row 1 on odd ones.
+  EXPECT_TRUE(keep({2, Index{1} << 23}, {(Index{1} << 23) + 1, 2}).ok());
+  EXPECT_TRUE(HasCode(keep({2, Index{1} << 23}, {Index{1} << 23, 2}), ErrorCode::kOverlap));
+  EXPECT_TRUE(keep({2, Index{1} << 40, 3}, {3, 9, 1}).ok());
+  EXPECT_TRUE(keep({2, 0, 4}, {3, 0, 0}).ok()) << "there are no elements";
+  // Nobody shows quickly whether three strides of one size meet.
+  const absl::Status status = keep({1 << 20, 1 << 20, 1 << 20, 2}, {1 << 21, (1 << 21) + 2, (1 << 21) + 6, 1});
+  EXPECT_TRUE(HasCode(status, ErrorCode::kOverlap) || HasCode(status, ErrorCode::kOutOfMemory)) << status;
+}
+
+// Buffers of few elements, all small strides: against listing the bytes.
+TEST(Validate, OverlapAgreesWithListingTheBytes) {
+  uint64_t state = 77;
+  auto below = [&](Index n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<Index>((state >> 33) % static_cast<uint64_t>(n));
+  };
+  const Dtype dtypes[] = {Dtype::kU8, Dtype::kBF16, Dtype::kF4, Dtype::kF6E2M3};
+  int overlaps = 0;
+  for (int n = 0; n < 20000; ++n) {
+    Manifest m;
+    std::vector<std::set<Index>> bytes(2);
+    bool meets = false;
+    for (int k = 0; k < 2; ++k) {
+      const Dtype dtype = dtypes[below(4)];
+      Extents shape, strides;
+      for (Index axes = below(4); axes > 0; --axes) shape.push_back(1 + below(4)), strides.push_back(1 + below(12));
+      Buffer b =
+          BufferOf(0, k == 0 ? "a" : "b", dtype, shape, {FillOf(PieceKind::kKeep, shape, Extents(shape.size(), 0))});
+      b.strides = strides;
+      b.storage = Storage{"m", below(20)};
+      Index elements = 1;
+      for (Index e : shape) elements *= e;
+      std::set<Index> places;
+      for (Index e = 0; e < elements; ++e) {
+        Index rest = e, place = 0;
+        for (size_t i = 0; i < shape.size(); ++i) place += rest % shape[i] * strides[i], rest /= shape[i];
+        meets = meets || !places.insert(place).second;
+        const Index first = b.storage->offset_bytes * 8 + place * DtypeBits(dtype);
+        for (Index bit = 0; bit < DtypeBits(dtype); ++bit) bytes[k].insert((first + bit) / 8);
+      }
+      m.destination.push_back(std::move(b));
+    }
+    for (Index byte : bytes[0]) meets = meets || bytes[1].contains(byte);
+    // As they are; then in so many far rows that nothing is listed.
+    for (bool stretched : {false, true}) {
+      for (Buffer& b : m.destination) {
+        if (!stretched) continue;
+        b.shape.push_back(Index{1} << 30);
+        b.strides.push_back(12288 * 8 / DtypeBits(b.dtype));
+        b.pieces = {FillOf(PieceKind::kKeep, b.shape, Extents(b.shape.size(), 0))};
+      }
+      const absl::Status status = Validate(m);
+      ASSERT_EQ(HasCode(status, ErrorCode::kOverlap), meets) << "case " << n << ", " << stretched << ": " << status;
+      ASSERT_TRUE(meets || status.ok()) << "case " << n << ": " << status;
+    }
+    overlaps += meets;
+  }
+  EXPECT_GT(overlaps, 2000);
+  EXPECT_LT(overlaps, 18000);
+}
+
+TEST(Validate, WhatFitsInBytesIsInBounds) {
+  constexpr Index k30 = Index{1} << 30, k31 = Index{1} << 31, k40 = Index{1} << 40;
+  for (const TensorSpec& t : std::vector<TensorSpec>{{"w", {k30, k30}, Dtype::kU8},
+                                                     {"w", {k31, k31}, Dtype::kU8},
+                                                     {"w", {0, k40, k40}, Dtype::kBF16},
+                                                     {"w", {k40, k40, 0}, Dtype::kBF16},
+                                                     {"w", {kHuge}, Dtype::kF8E4M3}}) {
+    EXPECT_TRUE(Validate(WholeManifest({t})).ok()) << Validate(WholeManifest({t}));
+  }
+  Manifest m = WholeManifest({{"w", {2, 2}, Dtype::kBF16}});
+  m.destination[0].strides = {Index{1} << 61, 1};
+  EXPECT_TRUE(Validate(m).ok()) << Validate(m);
+  m.destination[0].strides = {Index{1} << 62, 1};
+  EXPECT_THAT(std::string(Validate(m).message()), AllOf(HasSubstr("\"w\""), HasSubstr("2^63 bytes")));
+  m.destination[0].strides = {kHuge, 1};
+  EXPECT_THAT(std::string(Validate(m).message()), AllOf(HasSubstr("\"w\""), HasSubstr("2^63 elements")));
+}
+
+TEST(Validate, AliasStridesMatterWhereTheyAreStepped) {
+  Manifest m = WholeManifest({{"w", {1, 4}, Dtype::kU8}});
+  m.destination.push_back(m.destination[0]);
+  m.destination[1].name = "v";
+  m.destination[1].alias_of = "w";
+  m.destination[1].pieces.clear();
+  m.destination[1].strides = {99, 1};
+  EXPECT_TRUE(Validate(m).ok()) << Validate(m);
+  m.destination[1].strides = {4, 2};
+  EXPECT_TRUE(HasCode(Validate(m), ErrorCode::kMalformed));
+}
+
+TEST(Validate, OneMasterBufferMayHoldSeveralDtypes) {
+  Manifest m = WholeManifest({{"a", {4}, Dtype::kBF16}, {"b", {4}, Dtype::kF32}, {"c", {4}, Dtype::kI32}});
+  m.source = {BufferOf(0, "s", Dtype::kF32, {8}, {PieceOf("a", {0}, {4}, {0}), PieceOf("b", {0}, {4}, {4})})};
+  EXPECT_TRUE(HasCode(Validate(m), ErrorCode::kDtypeMismatch));
+  m.source[0].convert_rne = true;
+  EXPECT_TRUE(Validate(m).ok()) << Validate(m);
+  m.source[0].pieces[1].tensor = "c";
+  EXPECT_THAT(std::string(Validate(m).message()), AllOf(HasSubstr("\"c\""), HasSubstr("I32"), HasSubstr("F32")));
+}
+
+TEST(Validate, AWeightMayHaveSeveralScales) {
+  Manifest m =
+      WholeManifest({{"w", {4, 16}, Dtype::kF8E4M3}, {"s", {4, 4}, Dtype::kF8E8M0}, {"g", {1, 1}, Dtype::kF32}});
+  m.coupled = {{"w", "s", {1, 4}}, {"w", "g", {4, 16}}};
+  EXPECT_TRUE(Validate(m).ok()) << Validate(m);
+  m.destination[2].rank = 1;
+  EXPECT_THAT(std::string(Validate(m).message()), AllOf(HasSubstr("\"w\""), HasSubstr("\"g\"")));
+}
+
+// The view [3, 2] of [2, 3] nests in no way: its boxes cut blocks of two rows, their set does not.
+TEST(Validate, BlocksArePiecesOfTheSetNotOfItsBoxes) {
+  Manifest m = WholeManifest({{"w", {2, 3}, Dtype::kF8E4M3}, {"s", {1, 3}, Dtype::kF32}});
+  m.coupled = {{"w", "s", {2, 1}}};
+  m.destination[0] = BufferOf(0, "w", Dtype::kF8E4M3, {2, 3}, {ViewPiece("w", {3, 2}, {0, 0}, {3, 2}, {0, 0})});
+  m.destination[0].pieces[0].axes = {1, 0};
+  EXPECT_TRUE(Validate(m).ok()) << Validate(m);
+  // Without its last two elements it cuts the last two blocks.
+  m.destination[0].pieces[0].shape = {2, 2};
+  m.destination[0].shape = {2, 2};
+  m.destination[0].strides = {2, 1};
+  EXPECT_THAT(std::string(Validate(m).message()), AllOf(HasSubstr("cuts a scale block of 2"), HasSubstr("\"w\"")));
 }
 
 TEST(Validate, ALastPartialBlockIsWhole) {
