@@ -67,6 +67,37 @@ void Store(Dtype dtype, uint64_t value, Index slot, std::vector<std::byte>* byte
   }
 }
 
+// Calls f(memory element, tensor or -1, element) for every element that the buffer's pieces name, `keep` left out.
+template <typename F>
+void ForEachElement(const Manifest& manifest, const Buffer& buffer, F&& f) {
+  for (const Piece& p : buffer.pieces) {
+    if (p.kind == PieceKind::kKeep) continue;
+    int tensor = -1;
+    Extents shape;
+    if (p.kind == PieceKind::kTensor) {
+      while (manifest.tensors[++tensor].name != p.tensor) {
+      }
+      shape = p.view ? *p.view : manifest.tensors[tensor].shape;
+    }
+    Index count = 1;
+    for (Index e : p.shape) count *= e;
+    Extents at(p.shape.size(), 0);
+    for (Index n = 0; n < count; ++n) {
+      Index slot = 0, element = 0;
+      for (size_t i = 0; i < at.size(); ++i) {
+        slot += p.buffer_offset[i] * buffer.strides[i];
+        slot += at[i] * buffer.strides[p.axes.empty() ? i : p.axes[i]];
+        if (tensor >= 0) element = element * shape[i] + p.tensor_offset[i] + at[i];
+      }
+      f(slot, tensor, element);
+      for (size_t i = at.size(); i-- > 0;) {
+        if (++at[i] < p.shape[i]) break;
+        at[i] = 0;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 bool Widens(Dtype from, Dtype to) {
@@ -97,33 +128,21 @@ uint64_t Pattern::Bits(int tensor, Index element, Dtype as) const {
 }
 
 void Paint(const Manifest& manifest, const Buffer& buffer, const Pattern& pattern, std::vector<std::byte>* bytes) {
-  for (const Piece& p : buffer.pieces) {
-    if (p.kind == PieceKind::kKeep) continue;
-    int tensor = -1;
-    Extents shape;
-    if (p.kind == PieceKind::kTensor) {
-      while (manifest.tensors[++tensor].name != p.tensor) {
-      }
-      shape = p.view ? *p.view : manifest.tensors[tensor].shape;
+  ForEachElement(manifest, buffer, [&](Index slot, int tensor, Index element) {
+    Store(buffer.dtype, tensor < 0 ? 0 : pattern.Bits(tensor, element, buffer.dtype), slot, bytes);
+  });
+}
+
+std::string FirstUnlike(const Manifest& manifest, const Buffer& buffer, const Pattern& pattern,
+                        const std::vector<std::byte>& bytes) {
+  std::string tensor_name;
+  ForEachElement(manifest, buffer, [&](Index slot, int tensor, Index element) {
+    if (tensor < 0 || !tensor_name.empty()) return;
+    if (ElementAt(buffer.dtype, bytes, slot) != pattern.Bits(tensor, element, buffer.dtype)) {
+      tensor_name = manifest.tensors[tensor].name;
     }
-    Index count = 1;
-    for (Index e : p.shape) count *= e;
-    Extents at(p.shape.size(), 0);
-    for (Index n = 0; n < count; ++n) {
-      Index slot = 0, element = 0;
-      for (size_t i = 0; i < at.size(); ++i) {
-        slot += p.buffer_offset[i] * buffer.strides[i];
-        slot += at[i] * buffer.strides[p.axes.empty() ? i : p.axes[i]];
-        if (tensor >= 0) element = element * shape[i] + p.tensor_offset[i] + at[i];
-      }
-      const uint64_t value = tensor < 0 ? 0 : pattern.Bits(tensor, element, buffer.dtype);
-      Store(buffer.dtype, value, slot, bytes);
-      for (size_t i = at.size(); i-- > 0;) {
-        if (++at[i] < p.shape[i]) break;
-        at[i] = 0;
-      }
-    }
-  }
+  });
+  return tensor_name;
 }
 
 uint64_t ElementAt(Dtype dtype, const std::vector<std::byte>& bytes, Index index) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "planner/manifest.h"
@@ -39,6 +40,10 @@ bool Widens(Dtype from, Dtype to);
 // Writes the pieces of a buffer into its memory (`bytes` spans it from the first element): tensor elements, in the
 // buffer's dtype, and zero fills. Leaves everything else alone.
 void Paint(const Manifest& manifest, const Buffer& buffer, const Pattern& pattern, std::vector<std::byte>* bytes);
+
+// The tensor of the first element of the buffer's pieces that does not hold its value; empty when all do.
+std::string FirstUnlike(const Manifest& manifest, const Buffer& buffer, const Pattern& pattern,
+                        const std::vector<std::byte>& bytes);
 
 // The raw bits of the `index`-th element slot of memory that holds elements of this dtype.
 uint64_t ElementAt(Dtype dtype, const std::vector<std::byte>& bytes, Index index);

@@ -213,7 +213,7 @@ TEST(Paint, APieceOfNothingIsNothing) {
   m.source = {WholeBuffer(0, m.tensors[0])};
   std::vector<std::byte> bytes;
   Paint(m, m.source[0], Pattern(m, false), &bytes);
-  EXPECT_TRUE(bytes.empty());
+  EXPECT_EQ(FirstUnlike(m, m.source[0], Pattern(m, false), bytes), "");
 }
 
 TEST(Paint, AScalarIsOneElement) {
@@ -221,6 +221,22 @@ TEST(Paint, AScalarIsOneElement) {
   std::vector<std::byte> bytes(1, kPoison);
   Paint(m, m.source[0], Pattern(m, false), &bytes);
   EXPECT_EQ(std::to_integer<uint64_t>(bytes[0]), Mixed(0, 0) >> 56);
+}
+
+TEST(FirstUnlike, NamesTheTensorOfEachElementThatDiffersAndNoFill) {
+  const Pieces p;
+  const Pattern pattern(p.manifest, false);
+  std::vector<std::byte> bytes(2 * 19, kPoison);
+  Paint(p.manifest, p.buffer, pattern, &bytes);
+  EXPECT_EQ(FirstUnlike(p.manifest, p.buffer, pattern, bytes), "");
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::vector<std::byte> changed = bytes;
+    changed[i] ^= std::byte{1};
+    const size_t row = i / 2 / 4, column = i / 2 % 4;
+    const bool in_t = row >= 1 && row <= 3 && column <= 1, in_u = row == 4 && (column == 1 || column == 2);
+    EXPECT_EQ(FirstUnlike(p.manifest, p.buffer, pattern, changed), in_t ? "t" : in_u ? "u" : "") << i;
+  }
+  EXPECT_EQ(FirstUnlike(p.manifest, p.buffer, Pattern(p.manifest, true), bytes), "t");
 }
 
 // Packed elements, least significant bit first, are one long number.

@@ -114,21 +114,14 @@ absl::Status CheckSourcesAgree(const Manifest& manifest) {
   for (int64_t rank : CastOf(manifest).publishers) {
     RankMemory memory(manifest.source, rank);
     PaintAll(manifest, manifest.source, rank, /*inverted=*/false, &memory);
-    RankMemory again = memory;
     const Pattern pattern(manifest, /*inverted=*/false);
     for (const Buffer& b : manifest.source) {
       if (b.rank != rank) continue;
-      for (const Piece& p : b.pieces) {
-        Buffer alone = b;
-        alone.pieces = {p};
-        std::vector<std::byte> bytes = again.Bytes(b);
-        Paint(manifest, alone, pattern, &bytes);
-        if (bytes == memory.Bytes(b)) continue;
-        return Error(
-            ErrorCode::kConflict,
-            absl::StrCat("source rank ", rank, ", buffer \"", b.name, "\", tensor \"", p.tensor,
-                         "\": an element stands for other elements too; a rehearsal needs one value for each"));
-      }
+      const std::string tensor = FirstUnlike(manifest, b, pattern, memory.Bytes(b));
+      if (tensor.empty()) continue;
+      return Error(ErrorCode::kConflict,
+                   absl::StrCat("source rank ", rank, ", buffer \"", b.name, "\", tensor \"", tensor,
+                                "\": an element stands for other elements too; a rehearsal needs one value for each"));
     }
   }
   return absl::OkStatus();

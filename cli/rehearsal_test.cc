@@ -176,6 +176,16 @@ TEST(CheckSourcesAgree, RefusesTwoElementsOfOneTensorOnOnePlace) {
   EXPECT_THAT(Outcome(TwoTensors({both})), HasSubstr("conflict: source rank 3, buffer \"a\", tensor \"t\""));
 }
 
+TEST(CheckSourcesAgree, RefusesStridesThatMeet) {
+  Manifest m = TwoTensors({BufferOf(3, "a", Dtype::kU16, {2, 2}, {PieceOf("t", {0, 0}, {2, 2}, {0, 0})})});
+  m.tensors[0].shape = {2, 2};
+  EXPECT_EQ(Outcome(m), "ok");
+  m.source[0].strides = {1, 1};
+  EXPECT_THAT(Outcome(m), HasSubstr("conflict: source rank 3, buffer \"a\", tensor \"t\""));
+  m.source[0].strides = {0, 1};
+  EXPECT_THAT(Outcome(m), HasSubstr("conflict: source rank 3, buffer \"a\", tensor \"t\""));
+}
+
 TEST(CheckSourcesAgree, RefusesBuffersThatShareAStorageForDifferentElements) {
   EXPECT_THAT(Outcome(TwoTensors({In(Whole("a", "t"), "s", 0), In(Whole("b", "u"), "s", 6)})),
               HasSubstr("conflict: source rank 3, buffer \"a\", tensor \"t\""));
