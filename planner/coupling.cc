@@ -171,7 +171,7 @@ absl::Status CheckScales(const Coupling& c, const Held& weights, const Held& sca
       for (size_t i = 0; i < c.block.size(); ++i) {
         const Index end = h.box.start[i] + h.box.extent[i];
         needed.start[i] = h.box.start[i] / c.block[i];
-        needed.extent[i] = (end + c.block[i] - 1) / c.block[i] - needed.start[i];
+        needed.extent[i] = end / c.block[i] + (end % c.block[i] != 0) - needed.start[i];
       }
       absl::Status status;
       Partition(needed, offered, [&](const Box& cell, absl::Span<const int> holders) {
