@@ -172,6 +172,8 @@ TEST(EpochPlanTest, CouplingsThatContradict) {
   parts.p0.coupled = parts.p1.coupled = {{"a", "s", {2, 1}}};
   EXPECT_TRUE(parts.Status().ok()) << parts.Status();
   parts.p1.coupled = {{"a", "o", {2, 1}}};
+  EXPECT_TRUE(parts.Status().ok()) << "a weight may have several scales: " << parts.Status();
+  parts.p1.coupled = {{"a", "s", {1, 1}}};
   ExpectError(parts.Status(), ErrorCode::kMalformed, "\"a\"");
 }
 

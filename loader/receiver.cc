@@ -83,9 +83,12 @@ class ReceiverImpl final : public Receiver, private Member {
     request.deadline = absl::Now() + options_.transfer_timeout;
     request.interrupted = [&] { return Interruption(generation); };
     request.start = [&](size_t edge) {
-      return Step([&](int64_t now, MemberActions* actions) {
+      const absl::Status started = Step([&](int64_t now, MemberActions* actions) {
         return receiver().RequestStart(publisher_of_edge_[edge], now, actions);
       });
+      // A generation that was given up meanwhile cannot be ordered: its own reason says more.
+      if (absl::Status interrupted = Interruption(generation); !interrupted.ok()) return interrupted;
+      return started;
     };
     TransferStats transfer;
     absl::Status verdict = moved.ok() ? executor_->Run(request, &transfer) : moved;

@@ -61,11 +61,11 @@ bool StaysInside(Index first, Index run, const Loops& loops, LoopStride stride, 
 // In elements, with steps that count up; nullopt when bytes are not whole elements. The numbers have passed
 // StaysInside.
 std::optional<Lattice> LatticeOf(Index place, Index position, Index run, const Loops& loops, LoopStride place_stride,
-                                 LoopStride position_stride, Index bits) {
+                                 LoopStride position_stride, Dtype dtype) {
   bool whole = true;
   auto elements = [&](Index bytes) {
-    whole = whole && bytes * 8 % bits == 0;
-    return bytes * 8 / bits;
+    whole = whole && bytes % DtypeUnitBytes(dtype) == 0;
+    return bytes / DtypeUnitBytes(dtype) * DtypeUnitElements(dtype);
   };
   Lattice lattice = {elements(place), elements(position), {}};
   for (const CopyLoop& l : loops) {
@@ -135,23 +135,24 @@ class Proof {
 
   // --- memory
 
-  // The bits of a buffer from a place on; runs that go on are one term.
-  static Progression BitsOf(const Buffer& b, Index first) {
+  // The units of `unit_bits` bits (1 or 8) that a buffer covers from a place on; runs that go on are one term.
+  static Progression UnitsOf(const Buffer& b, Index first, Index unit_bits) {
+    const Index element = DtypeBits(b.dtype) / unit_bits;
     std::vector<std::pair<Index, Index>> axes;
     for (size_t i = 0; i < b.shape.size(); ++i) {
-      if (b.shape[i] > 1) axes.emplace_back(b.strides[i] * DtypeBits(b.dtype), b.shape[i]);
+      if (b.shape[i] > 1) axes.emplace_back(b.strides[i] * element, b.shape[i]);
     }
     std::sort(axes.begin(), axes.end());
-    Progression bits = {first, {{1, DtypeBits(b.dtype)}}};
+    Progression units = {first, {{1, element}}};
     for (const auto& [stride, extent] : axes) {
-      Term& inner = bits.terms.back();
+      Term& inner = units.terms.back();
       if (stride == inner.step * inner.extent) {
         inner.extent *= extent;
       } else {
-        bits.terms.push_back({stride, extent});
+        units.terms.push_back({stride, extent});
       }
     }
-    return bits;
+    return units;
   }
 
   // Buffers of one storage share no bit. A byte that two share in halves cannot be written, since no run of whole bytes
@@ -165,6 +166,10 @@ class Proof {
       std::sort(buffers.begin(), buffers.end(), [](const Buffer* a, const Buffer* b) {
         return std::tie(a->storage->offset_bytes, a->name) < std::tie(b->storage->offset_bytes, b->name);
       });
+      // Bytes, unless a dtype needs bits: byte counts are known to fit.
+      const bool sub_byte =
+          std::any_of(buffers.begin(), buffers.end(), [](const Buffer* b) { return DtypeUnitElements(b->dtype) > 1; });
+      const Index unit_bits = sub_byte ? 1 : 8;
       for (size_t i = 0; i < buffers.size();) {
         // Those whose ranges touch each other.
         Index end = 0;
@@ -173,7 +178,8 @@ class Proof {
         do {
           const Buffer& b = *buffers[j];
           end = std::max(end, b.storage->offset_bytes + SpanBytes(b, b.dtype));
-          sets.push_back({BitsOf(b, b.storage->offset_bytes * 8)});
+          const Index place = b.storage->offset_bytes - buffers[i]->storage->offset_bytes;
+          sets.push_back({UnitsOf(b, place * (8 / unit_bits), unit_bits)});
         } while (++j < buffers.size() && buffers[j]->storage->offset_bytes < end);
         if (sets.size() > 1) {
           const auto meeting = FindMeeting(sets);
@@ -228,9 +234,9 @@ class Proof {
   // --- elements
 
   Index TensorBytes(int tensor) const {
-    Index bits = DtypeBits(m_.tensors[tensor].dtype);
-    for (Index e : m_.tensors[tensor].shape) bits *= e;
-    return bits / 8;
+    Index elements = 1;
+    for (Index e : m_.tensors[tensor].shape) elements *= e;
+    return DtypeBytes(elements, m_.tensors[tensor].dtype);
   }
 
   void PlaceTensorPieces(const Buffer& b, std::vector<PlacedPiece>* out) const {
@@ -264,7 +270,7 @@ class Proof {
     }
     const PieceIndex index(std::move(pieces));
     std::vector<std::vector<PointSet>> written(index.pieces().size());
-    const Index bits = DtypeBits(b.dtype), limit = SpanBytes(b, b.dtype);
+    const Index limit = SpanBytes(b, b.dtype);
     Index parts = kMaxProofParts;
     // `lattice` is nullopt where bytes are not whole elements.
     auto write = [&](int tensor, Index offset, Index run, const std::optional<Lattice>& lattice) {
@@ -291,7 +297,7 @@ class Proof {
       }
       HR_RETURN_IF_ERROR(write(c->tensor, c->destination_offset, c->run_bytes,
                                LatticeOf(c->destination_offset, c->position, c->run_bytes, c->loops,
-                                         &CopyLoop::destination_stride, &CopyLoop::position_stride, bits)));
+                                         &CopyLoop::destination_stride, &CopyLoop::position_stride, b.dtype)));
     }
     for (const ZeroFill* z : fills) {
       if (!StaysInside(z->destination_offset, z->run_bytes, z->loops, &CopyLoop::destination_stride, limit)) {
@@ -299,7 +305,7 @@ class Proof {
       }
       HR_RETURN_IF_ERROR(write(kZeroFill, z->destination_offset, z->run_bytes,
                                LatticeOf(z->destination_offset, z->destination_offset, z->run_bytes, z->loops,
-                                         &CopyLoop::destination_stride, &CopyLoop::destination_stride, bits)));
+                                         &CopyLoop::destination_stride, &CopyLoop::destination_stride, b.dtype)));
     }
     for (size_t i = 0; i < written.size(); ++i) HR_RETURN_IF_ERROR(CheckOnce(b, index.pieces()[i], written[i]));
     return absl::OkStatus();
@@ -350,9 +356,8 @@ class Proof {
       if (!StaysInside(c->source_offset, c->run_bytes, c->loops, &CopyLoop::source_stride, SpanBytes(b, dtype))) {
         return Invalid(absl::StrCat("a copy of ", Name(m_, c->tensor), " reads outside of the source ", Name(b)));
       }
-      const std::optional<Lattice> lattice =
-          LatticeOf(c->source_offset, c->position, c->run_bytes, c->loops, &CopyLoop::source_stride,
-                    &CopyLoop::position_stride, DtypeBits(dtype));
+      const std::optional<Lattice> lattice = LatticeOf(c->source_offset, c->position, c->run_bytes, c->loops,
+                                                       &CopyLoop::source_stride, &CopyLoop::position_stride, dtype);
       Lattice stray;
       const Located located =
           !lattice ? Located::kNotHeld : index.Locate(c->tensor, *lattice, &parts, &stray, [](size_t, PointSet) {});
