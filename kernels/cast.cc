@@ -38,8 +38,8 @@ void Line(const std::byte* src, std::byte* dst, int64_t n, int64_t src_stride, i
   int64_t done = 0;
   if constexpr (kNarrowF32) {
     if (src_stride == 4 && dst_stride == 2) {
-      done = std::is_same_v<To, BF16> ? internal::CastRowF32ToBF16(src, dst, n)
-                                      : internal::CastRowF32ToF16(src, dst, n);
+      done =
+          std::is_same_v<To, BF16> ? internal::CastRowF32ToBF16(src, dst, n) : internal::CastRowF32ToF16(src, dst, n);
     }
   }
   CastElements<From, To>(src + done * src_stride, dst + done * dst_stride, n - done, src_stride, dst_stride);

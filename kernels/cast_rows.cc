@@ -23,7 +23,8 @@ __attribute__((target("avx2"), always_inline)) inline __m256i RoundToBF16(__m256
   const __m256i carried = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
   const __m256i rounded = _mm256_srli_epi32(carried, 16);
   // A NaN keeps its upper half, unless that would be an infinity.
-  const __m256i no_payload = _mm256_cmpeq_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(0x7F)), _mm256_setzero_si256());
+  const __m256i no_payload =
+      _mm256_cmpeq_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(0x7F)), _mm256_setzero_si256());
   const __m256i nan = _mm256_or_si256(upper, _mm256_and_si256(no_payload, _mm256_set1_epi32(0x40)));
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF));
   const __m256i is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7F800000));
@@ -43,7 +44,8 @@ __attribute__((target("avx2"))) int64_t F32ToBF16Avx2(const std::byte* src, std:
 }
 
 // The instruction rounds as told and keeps denormal results whatever the flush modes; denormal inputs, which the
-// denormals-are-zero mode drops, are far below half of the smallest F16. It makes NaNs quiet, so those go the other way.
+// denormals-are-zero mode drops, are far below half of the smallest F16. It makes NaNs quiet, so those go the other
+// way.
 __attribute__((target("avx2,f16c"))) int64_t F32ToF16Avx2(const std::byte* src, std::byte* dst, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {

@@ -33,7 +33,8 @@ class EdgeStream {
   bool is_sums(int64_t message) const { return message < sum_messages_; }
   const Edge& edge() const { return edge_; }
 
-  // Fills `out` (message_bytes long). `snapshot(copy)` is the first element of a copy's source buffer, `sums` the edge's.
+  // Fills `out` (message_bytes long). `snapshot(copy)` is the first element of a copy's source buffer, `sums` the
+  // edge's.
   template <typename SnapshotOf>
   void Pack(int64_t message, absl::Span<const std::byte> sums, SnapshotOf&& snapshot, absl::Span<std::byte> out) const {
     PackSums(message, sums, out);
@@ -45,8 +46,8 @@ class EdgeStream {
   // Takes a message in: sums go to `wanted`, data to the destinations and its sums are added to `got` (both one per
   // copy of the edge). `destination(buffer)` is the first element of a destination buffer.
   template <typename DestinationOf>
-  void Unpack(int64_t message, absl::Span<const std::byte> in, DestinationOf&& destination,
-              absl::Span<uint64_t> wanted, absl::Span<uint64_t> got) const {
+  void Unpack(int64_t message, absl::Span<const std::byte> in, DestinationOf&& destination, absl::Span<uint64_t> wanted,
+              absl::Span<uint64_t> got) const {
     UnpackSums(message, in, wanted);
     ForEachPart(message, [&](size_t copy, int64_t first, int64_t at, int64_t bytes) {
       got[copy - edge_.first] +=

@@ -25,8 +25,8 @@
 namespace headrace {
 
 struct ExecutorOptions {
-  int64_t chunk_bytes = 256 << 10;    // two-sided transports; equal at all members
-  int64_t staging_bytes = 64 << 20;   // cap of the chunks being received
+  int64_t chunk_bytes = 256 << 10;   // two-sided transports; equal at all members
+  int64_t staging_bytes = 64 << 20;  // cap of the chunks being received
 };
 
 struct TransferStats {
@@ -74,7 +74,11 @@ class Executor {
  private:
   Executor(const Manifest& manifest, const Plan& plan, Transport* transport, std::vector<IncomingEdge> edges,
            uint64_t incarnation, const ExecutorOptions& options)
-      : manifest_(manifest), plan_(plan), transport_(transport), edges_(std::move(edges)), incarnation_(incarnation),
+      : manifest_(manifest),
+        plan_(plan),
+        transport_(transport),
+        edges_(std::move(edges)),
+        incarnation_(incarnation),
         options_(options) {}
 
   absl::Status RunMapped(const Request& request, TransferStats* stats);

@@ -61,8 +61,8 @@ void Member::Run() {
       if (stopping_) return;
       due = session_->NextDeadline();
     }
-    const absl::Time deadline =
-        due == kNoDeadline ? absl::InfiniteFuture() : absl::Now() + absl::Nanoseconds(std::max<int64_t>(due - Now(), 0));
+    const absl::Time deadline = due == kNoDeadline ? absl::InfiniteFuture()
+                                                   : absl::Now() + absl::Nanoseconds(std::max<int64_t>(due - Now(), 0));
     std::optional<ControlEvent> event = client_->events().Pop(deadline);
     std::lock_guard<std::mutex> lock(mutex_);
     MemberActions actions;

@@ -64,13 +64,20 @@ absl::Status CheckSlot(absl::Span<const std::byte> slot, uint64_t incarnation, u
   std::atomic_thread_fence(std::memory_order_acquire);  // earlier reads of the slot's bytes come first
   const uint64_t end = Field(slot.data(), offsetof(SlotHeader, end)).load(std::memory_order_acquire);
   const uint64_t begin = Field(slot.data(), offsetof(SlotHeader, begin)).load(std::memory_order_acquire);
-  const bool mine = Field(slot.data(), offsetof(SlotHeader, magic)).load(std::memory_order_relaxed) == kSlotMagic &&
-                    Field(slot.data(), offsetof(SlotHeader, incarnation)).load(std::memory_order_relaxed) == incarnation;
+  const bool mine =
+      Field(slot.data(), offsetof(SlotHeader, magic)).load(std::memory_order_relaxed) == kSlotMagic &&
+      Field(slot.data(), offsetof(SlotHeader, incarnation)).load(std::memory_order_relaxed) == incarnation;
   if (mine && begin == generation && end == generation) return absl::OkStatus();
   return Error(ErrorCode::kGenerationChanged,
-               absl::StrCat("the snapshot of ", owner, " holds generation ", end, begin == end ? "" : " and is being "
-                            "overwritten with ", begin == end ? "" : absl::StrCat(begin), mine ? "" : " of another "
-                            "incarnation", "; generation ", generation, " was wanted. Take a newer generation"));
+               absl::StrCat("the snapshot of ", owner, " holds generation ", end,
+                            begin == end ? ""
+                                         : " and is being "
+                                           "overwritten with ",
+                            begin == end ? "" : absl::StrCat(begin),
+                            mine ? ""
+                                 : " of another "
+                                   "incarnation",
+                            "; generation ", generation, " was wanted. Take a newer generation"));
 }
 
 }  // namespace headrace

@@ -7,8 +7,8 @@
 //   [0, 64)   header: SlotHeader
 //   [64, ..)  sums: one uint64 for each copy of this publisher's edges, in plan order
 //   [.., ..)  the publisher's source buffers, each at a multiple of 4096 bytes, with the buffer's strides and the
-//             tensor's dtype; a buffer that is converted to two dtypes is there twice. Only the boxes that the plan reads are written; of a buffer that is converted, all
-//             tensor pieces.
+//             tensor's dtype; a buffer that is converted to two dtypes is there twice. Only the boxes that the plan
+//             reads are written; of a buffer that is converted, all tensor pieces.
 //
 // Memory order: a generation is written between two stamps. `begin` is stored before the first byte changes, `end`
 // after the last one; a reader takes both before its first byte and again after its last (generation_changed).
@@ -51,9 +51,9 @@ class SlotLayout {
   int64_t SumsOffset(const Edge& edge) const { return sums_.at(edge.destination_rank); }
 
  private:
-  std::vector<Dtype> dtypes_;                          // of the manifest's tensors
+  std::vector<Dtype> dtypes_;                         // of the manifest's tensors
   std::map<std::pair<int, Dtype>, int64_t> buffers_;  // by source buffer and snapshot dtype
-  std::map<int64_t, int64_t> sums_;  // by destination rank
+  std::map<int64_t, int64_t> sums_;                   // by destination rank
   int64_t bytes_ = 0;
 };
 

@@ -14,10 +14,14 @@ namespace {
 
 kernels::FloatType FloatTypeOf(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kF16: return kernels::FloatType::kF16;
-    case Dtype::kBF16: return kernels::FloatType::kBF16;
-    case Dtype::kF64: return kernels::FloatType::kF64;
-    default: return kernels::FloatType::kF32;
+    case Dtype::kF16:
+      return kernels::FloatType::kF16;
+    case Dtype::kBF16:
+      return kernels::FloatType::kBF16;
+    case Dtype::kF64:
+      return kernels::FloatType::kF64;
+    default:
+      return kernels::FloatType::kF32;
   }
 }
 
@@ -80,9 +84,8 @@ void SnapshotWriter::Write(absl::Span<std::byte> slot, uint64_t incarnation, uin
     const Copy& copy = *tile.copy;
     std::byte* snapshot = slot.data() + layout_.BufferOffset(copy);
     const bool converted = converted_.contains({copy.source, manifest_.tensors[copy.tensor].dtype});
-    const uint64_t sum = converted
-                             ? kernels::Sum(Lower(copy, snapshot, nullptr))
-                             : kernels::CopyAndSum(LowerSourceBox(copy, memory_.at(copy.source), snapshot));
+    const uint64_t sum = converted ? kernels::Sum(Lower(copy, snapshot, nullptr))
+                                   : kernels::CopyAndSum(LowerSourceBox(copy, memory_.at(copy.source), snapshot));
     for (int64_t at : tile.sums) std::memcpy(slot.data() + at, &sum, sizeof sum);
   }
   CloseSlot(slot, generation);

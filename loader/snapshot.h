@@ -42,7 +42,7 @@ class SnapshotWriter {
   const Manifest& manifest_;
   const SlotLayout layout_;
   const std::map<int, const std::byte*> memory_;
-  std::vector<Tile> tiles_;         // by source buffer and offset
+  std::vector<Tile> tiles_;                             // by source buffer and offset
   std::map<std::string, Dtype> dtypes_;                 // of the tensors, by name
   std::map<std::pair<int, Dtype>, int64_t> converted_;  // source buffers to convert, to which dtype, and where to
 };

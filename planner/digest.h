@@ -16,7 +16,8 @@ namespace headrace {
 std::string Sha256(absl::string_view bytes);
 
 // One line per copy of an edge:
-//   TENSOR SOURCE_BUFFER+OFFSET -> DESTINATION_BUFFER+OFFSET @POSITION run BYTES [EXTENTxSOURCE,DESTINATION,POSITION]...
+//   TENSOR SOURCE_BUFFER+OFFSET -> DESTINATION_BUFFER+OFFSET @POSITION run BYTES
+//   [EXTENTxSOURCE,DESTINATION,POSITION]...
 // with names quoted, under a heading line "edge SOURCE_RANK -> DESTINATION_RANK". Numbers are decimal bytes.
 std::string CanonicalText(const Manifest& manifest, const Plan& plan, const Edge& edge);
 // All edges, then one "zero" line per fill.

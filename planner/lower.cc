@@ -177,8 +177,10 @@ absl::StatusOr<std::vector<PlacedBox>> CommonAxes::Place(const TensorSpec& tenso
   auto too_many = [&] {
     return Error(ErrorCode::kOutOfMemory,
                  absl::StrCat("tensor \"", tensor.name, "\", buffer \"", buffer.name, "\", rank ", buffer.rank,
-                              ": the view [", absl::StrJoin(view, ", "), "] fits no other view of this tensor and cuts "
-                              "the piece into more than ", kMaxBoxesPerPiece, " boxes; use views whose axes nest"));
+                              ": the view [", absl::StrJoin(view, ", "),
+                              "] fits no other view of this tensor and cuts "
+                              "the piece into more than ",
+                              kMaxBoxesPerPiece, " boxes; use views whose axes nest"));
   };
   // Before any is made: each run is at least one box.
   Index runs = 1;

@@ -81,7 +81,7 @@ struct Plan {
 };
 
 // Validates the manifest, plans it and proves the plan (coverage.h). Errors: those of Validate, Intersect and
-// ProveCoverage. Time and memory grow with pieces and copies, the proof's with contiguous runs.
+// ProveCoverage. Time and memory grow with pieces and copies, not with elements.
 absl::StatusOr<Plan> BuildPlan(const Manifest& manifest);
 
 // What a plan moves. "Needed" are the destinations' tensor bytes, "wire" the payload that enters destination ranks.

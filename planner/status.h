@@ -28,26 +28,26 @@ enum class ErrorCode {
   kUncovered,
   kUnwanted,
   // Planning and session errors.
-  kPlanInvalid,          // the coverage proof refused a plan: a defect of the planner, or a plan that was tampered with
-  kPlanMismatch,         // two ends of an edge made different plans
-  kWrongJob,             // a peer of another job, or of another incarnation of this job
-  kUnauthenticated,      // the job token is wrong
-  kStaleEpoch,           // a message of an epoch that is over
-  kGenerationNotGrowing, // publish(g) with g not above the last generation of this incarnation
-  kPeerLost,             // a process of the job died or fell silent
-  kDeadline,             // a wait ended without its event
-  kVerificationFailed,   // a tile's sum differs from the publisher's
-  kReplicaDivergence,    // replicas of one shard hold different bytes
-  kDestinationMoved,     // the engine's buffers are not where they were declared
-  kGenerationChanged,    // a snapshot changed while it was read
-  kPoisoned,             // live weights are partly written; nothing may be served until a full generation commits
-  kAborted,              // the generation was given up; the old one still serves
+  kPlanInvalid,      // the coverage proof refused a plan: a defect of the planner, or a plan that was tampered with
+  kPlanMismatch,     // two ends of an edge made different plans
+  kWrongJob,         // a peer of another job, or of another incarnation of this job
+  kUnauthenticated,  // the job token is wrong
+  kStaleEpoch,       // a message of an epoch that is over
+  kGenerationNotGrowing,  // publish(g) with g not above the last generation of this incarnation
+  kPeerLost,              // a process of the job died or fell silent
+  kDeadline,              // a wait ended without its event
+  kVerificationFailed,    // a tile's sum differs from the publisher's
+  kReplicaDivergence,     // replicas of one shard hold different bytes
+  kDestinationMoved,      // the engine's buffers are not where they were declared
+  kGenerationChanged,     // a snapshot changed while it was read
+  kPoisoned,              // live weights are partly written; nothing may be served until a full generation commits
+  kAborted,               // the generation was given up; the old one still serves
   // Machine errors.
-  kOutOfMemory,          // memory, a file-size limit or a full file system; says the bytes that were needed
-  kStagingTooSmall,      // the staging cap is below one indivisible unit
+  kOutOfMemory,      // memory, a file-size limit or a full file system; says the bytes that were needed
+  kStagingTooSmall,  // the staging cap is below one indivisible unit
   kAddressInUse,
-  kIo,                   // a file cannot be read or written, or is not what it claims to be
-  kTransport,            // the transport's own failure
+  kIo,         // a file cannot be read or written, or is not what it claims to be
+  kTransport,  // the transport's own failure
   kInvalidOption,
   kInternal,
 };
@@ -66,10 +66,9 @@ bool HasCode(const absl::Status& status, ErrorCode code);
 absl::Status ErrorFromName(absl::string_view name, absl::string_view message);
 
 // Returns from the enclosing function when `expr` is not OK.
-#define HR_RETURN_IF_ERROR(expr)                          \
-  do {                                                    \
-    if (absl::Status hr_status = (expr); !hr_status.ok()) \
-      return hr_status;                                   \
+#define HR_RETURN_IF_ERROR(expr)                                            \
+  do {                                                                      \
+    if (absl::Status hr_status = (expr); !hr_status.ok()) return hr_status; \
   } while (false)
 
 // HR_ASSIGN_OR_RETURN(auto x, F()): moves F()'s value into x or returns its status.

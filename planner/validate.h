@@ -21,7 +21,7 @@
 
 namespace headrace {
 
-// kOutOfMemory where more than 2^26 contiguous runs would have to be compared (interleaved buffers of one storage).
+// kOutOfMemory where the exact answer would take too long (memory_overlap.h, lower.h).
 absl::Status Validate(const Manifest& manifest);
 
 }  // namespace headrace

@@ -12,8 +12,8 @@
 namespace headrace {
 
 // 32 bytes. The edges in any order; they are sorted by (publisher, engine, worker).
-// The tree is MerkleRoot of planner/digest.h over leaves of publisher, engine and worker as 32-bit little endian numbers
-// and the digest.
+// The tree is MerkleRoot of planner/digest.h over leaves of publisher, engine and worker as 32-bit little endian
+// numbers and the digest.
 std::string MerkleRoot(absl::Span<const proto::Edge> edges);
 
 }  // namespace headrace
