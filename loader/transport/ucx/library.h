@@ -13,16 +13,32 @@
 namespace headrace::ucx {
 
 // Every function of UCX that is used here.
-#define HEADRACE_UCX_FUNCTIONS(X)                                                                                   \
-  X(ucp_get_version_string)                                                                                         \
-  X(ucp_config_read)                                                                                                \
-  X(ucp_config_modify)                                                                                              \
-  X(ucp_config_release)                                                                                             \
-  X(ucp_init_version)                                                                                               \
-  X(ucp_cleanup) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) \
-      X(ucp_worker_progress) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_ep_create) X(ucp_ep_flush_nbx)           \
-          X(ucp_ep_close_nbx) X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_request_check_status)                   \
-              X(ucp_request_cancel) X(ucp_request_free) X(ucs_status_string)
+// One name a line.
+// clang-format off
+#define HEADRACE_UCX_FUNCTIONS(X) \
+  X(ucp_get_version_string) \
+  X(ucp_config_read) \
+  X(ucp_config_modify) \
+  X(ucp_config_release) \
+  X(ucp_init_version) \
+  X(ucp_cleanup) \
+  X(ucp_worker_create) \
+  X(ucp_worker_destroy) \
+  X(ucp_worker_get_address) \
+  X(ucp_worker_release_address) \
+  X(ucp_worker_progress) \
+  X(ucp_worker_get_efd) \
+  X(ucp_worker_arm) \
+  X(ucp_ep_create) \
+  X(ucp_ep_flush_nbx) \
+  X(ucp_ep_close_nbx) \
+  X(ucp_tag_send_nbx) \
+  X(ucp_tag_recv_nbx) \
+  X(ucp_request_check_status) \
+  X(ucp_request_cancel) \
+  X(ucp_request_free) \
+  X(ucs_status_string)
+// clang-format on
 
 struct Library {
   std::string path;  // of the loaded file
