@@ -1,7 +1,6 @@
 #include "cli/rehearsal.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <set>
@@ -37,7 +36,7 @@ class RankMemory {
     return {first, first + SpanBytes(b, b.dtype)};
   }
   void SetBytes(const Buffer& b, const std::vector<std::byte>& bytes) {
-    std::memcpy(First(b), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), First(b));  // may be empty
   }
   bool operator==(const RankMemory&) const = default;
 
