@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -144,8 +145,8 @@ int RunConformance(int argc, char** argv, const ConformanceBackend& backend) {
   if (backend.across_processes) {
     for (Case& c : ProcessCases()) cases.push_back(std::move(c));
   }
-  // The first thread brings a sanitizer's own one with it, which stays; and this first endpoint lets a library open what
-  // it opens once and keeps. Neither is a leak.
+  // The first thread brings a sanitizer's own one with it, which stays; and this first endpoint lets a library open
+  // what it opens once and keeps. Neither is a leak.
   std::thread([] {}).join();
   const Capabilities capabilities = backend.new_world()()->capabilities();
   std::set<std::string> unknown = backend.opt_out;
