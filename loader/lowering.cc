@@ -107,6 +107,12 @@ std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype
   return out;
 }
 
+BufferBox BoxOf(const ZeroFill& fill) {
+  BufferBox box{fill.destination_offset, fill.run_bytes, {}};
+  for (const CopyLoop& l : fill.loops) box.loops.emplace_back(l.extent, l.destination_stride);
+  return box;
+}
+
 kernels::StridedCopy Lower(const BufferBox& box, const std::byte* from, std::byte* to) {
   kernels::StridedCopy c;
   c.src = from + box.offset;

@@ -34,6 +34,9 @@ struct BufferBox {
 // dense buffer are one box.
 std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype);
 
+// The box that a plan's zero fill clears.
+BufferBox BoxOf(const ZeroFill& fill);
+
 // `from` and `to` are first elements of memories laid out like the buffer.
 kernels::StridedCopy Lower(const BufferBox& box, const std::byte* from, std::byte* to);
 void Clear(const BufferBox& box, std::byte* memory);

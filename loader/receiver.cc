@@ -186,7 +186,7 @@ class ReceiverImpl final : public Receiver, private Member {
       const Buffer& b = manifest.destination[i];
       if (b.rank == rank && !b.alias_of) live_[static_cast<int>(i)] = memory_.at(b.name).data;
     }
-    commit_boxes_.emplace(manifest, rank);
+    commit_boxes_.emplace(manifest, plan_->plan(), rank);
     if (options_.shadow == Shadow::kHost) {
       HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank));
     }

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "loader/transport/anonymous_memory.h"
@@ -11,31 +12,29 @@
 
 namespace headrace {
 
-CommitBoxes::CommitBoxes(const Manifest& manifest, int64_t rank) {
+CommitBoxes::CommitBoxes(const Manifest& manifest, const Plan& plan, int64_t rank) {
   for (size_t i = 0; i < manifest.destination.size(); ++i) {
     const Buffer& b = manifest.destination[i];
     if (b.rank != rank || b.alias_of) continue;
-    Boxes boxes{static_cast<int>(i), BoxesOf(b, PieceKind::kTensor, b.dtype), BoxesOf(b, PieceKind::kZero, b.dtype)};
-    for (const BufferBox& box : boxes.tensors) {
+    for (BufferBox& box : BoxesOf(b, PieceKind::kTensor, b.dtype)) {
       Index bytes = box.run_bytes;
       for (const auto& [extent, stride] : box.loops) bytes *= extent;
       copied_bytes_ += bytes;
+      tensors_.push_back({static_cast<int>(i), std::move(box)});
     }
-    buffers_.push_back(std::move(boxes));
+  }
+  for (const ZeroFill& z : plan.zero_fills) {
+    if (manifest.destination[z.destination].rank == rank) zeros_.push_back({z.destination, BoxOf(z)});
   }
 }
 
 void CommitBoxes::CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const {
-  for (const Boxes& b : buffers_) {
-    for (const BufferBox& box : b.tensors) kernels::Copy(Lower(box, shadow.at(b.destination), live.at(b.destination)));
-  }
+  for (const Box& t : tensors_) kernels::Copy(Lower(t.box, shadow.at(t.destination), live.at(t.destination)));
   Fill(live);
 }
 
 void CommitBoxes::Fill(const std::map<int, std::byte*>& live) const {
-  for (const Boxes& b : buffers_) {
-    for (const BufferBox& box : b.zeros) Clear(box, live.at(b.destination));
-  }
+  for (const Box& z : zeros_) Clear(z.box, live.at(z.destination));
 }
 
 absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank) {

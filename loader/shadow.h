@@ -12,14 +12,15 @@
 #include "absl/status/statusor.h"
 #include "loader/lowering.h"
 #include "planner/manifest.h"
+#include "planner/plan.h"
 
 namespace headrace {
 
 // What a commit does to one worker's live buffers.
 class CommitBoxes {
  public:
-  // Of the destination buffers of `rank`; aliases have none.
-  CommitBoxes(const Manifest& manifest, int64_t rank);
+  // Of the destination buffers of `rank`; aliases have none. Zero fills are the plan's, which are proven.
+  CommitBoxes(const Manifest& manifest, const Plan& plan, int64_t rank);
 
   // Copies every tensor element from the shadow, then clears the zero fills. `keep` and gaps are not written.
   void CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const;
@@ -28,12 +29,12 @@ class CommitBoxes {
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
-  struct Boxes {
+  struct Box {
     int destination;  // index into manifest.destination
-    std::vector<BufferBox> tensors;
-    std::vector<BufferBox> zeros;
+    BufferBox box;
   };
-  std::vector<Boxes> buffers_;
+  std::vector<Box> tensors_;
+  std::vector<Box> zeros_;
   int64_t copied_bytes_ = 0;
 };
 

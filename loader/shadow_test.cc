@@ -26,6 +26,8 @@ TEST(ShadowTest, ACommitWritesTensorsAndZeroFillsAndNothingElse) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
     const Manifest m = RandomManifest(random);
+    const auto plan = BuildPlan(m);
+    ASSERT_TRUE(plan.ok()) << plan.status();
     std::set<int64_t> ranks;
     for (const Buffer& b : m.destination) ranks.insert(b.rank);
     for (int64_t rank : ranks) {
@@ -51,7 +53,7 @@ TEST(ShadowTest, ACommitWritesTensorsAndZeroFillsAndNothingElse) {
           });
         }
       }
-      const CommitBoxes commit(m, rank);
+      const CommitBoxes commit(m, *plan, rank);
       EXPECT_EQ(commit.copied_bytes(), tensor_bits / 8);
       commit.CopyAndFill((*shadow)->buffers(), buffers);
       ASSERT_EQ(live.Difference(wanted), "");
