@@ -11,6 +11,7 @@
 #include "planner/digest.h"
 #include "planner/manifest_json.h"
 #include "planner/plan.h"
+#include "planner/plan_json.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -25,24 +26,14 @@ absl::Status PlanFile(const PlanCommand& command) {
   HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   progress.reset();
-  const PlanFigures f = Measure(manifest, plan);
-  const std::string digest = absl::BytesToHexString(PlanDigest(manifest, plan));
   if (command.json) {
-    PrintJson({{"outcome", "planned"},
-               {"tensors", f.tensors},
-               {"copies", f.copies},
-               {"needed_bytes", f.needed_bytes},
-               {"wire_bytes", f.wire_bytes},
-               {"reshard_bytes", f.reshard_bytes},
-               {"broadcast_bytes", f.broadcast_bytes},
-               {"direct_bytes", f.direct_bytes},
-               {"loader_bytes", f.loader_bytes},
-               {"zero_bytes", f.zero_bytes},
-               {"sender_max_over_mean", f.sender_max_over_mean},
-               {"plan_seconds", seconds},
-               {"digest", digest}});
+    nlohmann::ordered_json document = {{"outcome", "planned"}};
+    document.update(FiguresToJson(manifest, plan));
+    document["plan_seconds"] = seconds;
+    PrintJson(document);
     return absl::OkStatus();
   }
+  const PlanFigures f = Measure(manifest, plan);
   std::vector<std::vector<std::string>> edges = {{"from", "to", "copies", "bytes"}};
   for (const Edge& e : plan.edges) {
     Index bytes = 0;
@@ -62,7 +53,7 @@ absl::Status PlanFile(const PlanCommand& command) {
                       {"zero fills", HumanBytes(f.zero_bytes)},
                       {"busiest sender", absl::StrFormat("%.3f x mean", f.sender_max_over_mean)},
                       {"planned in", HumanSeconds(seconds)},
-                      {"digest", digest}});
+                      {"digest", absl::BytesToHexString(PlanDigest(manifest, plan))}});
   if (!plan.edges.empty()) std::cout << "\n" << Table(edges);
   return absl::OkStatus();
 }

@@ -1,0 +1,431 @@
+"""The core's classes for Python: plan, Coordinator, Publisher, Receiver, Checkpoint.
+
+Weights are never copied between Python and the core: buffers are given as addresses, and whoever allocated them keeps
+them alive and in place until close(). No torch is needed; headrace.torch and headrace.vllm make parts and addresses
+from tensors.
+
+A *part* is a manifest (docs/manifest.md) as a dict with one member's side filled; "tensors", "source" and
+"destination" must be there. Shapes and strides count elements; dtypes are spelled as safetensors does. Timeouts are
+seconds (math.inf: no limit).
+
+Errors are headrace.errors.Error. After close(), methods raise StateError "closed".
+
+Thread rules: any thread may call anything; the interpreter's lock is given up in every call. Methods of one object that
+must not overlap (each class says which) wait for each other, those that have a timeout up to it (DeadlineError).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from headrace import _native
+from headrace.errors import DeadlineError, Error, InputError
+
+
+def plan(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Validates, plans and proves a manifest of both sides.
+
+    Returns the figures of `headrace plan --json`: "tensors", "copies", "needed_bytes", "wire_bytes", "reshard_bytes",
+    "broadcast_bytes", "direct_bytes", "loader_bytes", "zero_bytes", "sender_max_over_mean", "digest", "plan_seconds".
+    Raises InputError with the manifest's codes: malformed, unknown_tensor, shape_mismatch, ..., uncovered, unwanted.
+    """
+    return _native.call_json("hr_plan", _document(manifest, "malformed"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeouts:
+    """Time limits of a session in seconds; the same at all members of a job (docs/operations.md)."""
+
+    join: float = 60.0  # until all members are there
+    plan: float = 60.0  # from then until all agreed on the plan
+    decision: float = 30.0  # from an engine's first vote to the decision, and from it to the engine's commit
+    heartbeat_period: float = 0.5
+    heartbeat_timeout: float = 6.0  # silence that means death
+
+
+class BufferMemory(NamedTuple):
+    """One live buffer as the host has it now: the address of its first element, shape and strides in elements."""
+
+    address: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+
+class _Closing:
+    """What all classes share: `with`, and one close()."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            # The error that is on its way says more than what follows from it.
+            with contextlib.suppress(Error):
+                self.close()
+
+
+class Coordinator(_Closing):
+    """Knows a job's members, announces generations, decides for each engine. Never sees weights.
+
+    publishers: how many; workers: of each engine; listen: "host:port", port 0 is any; incarnation: a nonce of this start
+    of the trainer. Raises InputError (invalid_option), StateError (address_in_use).
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        publishers: int,
+        workers: Sequence[int],
+        token: str,
+        incarnation: str,
+        listen: str = "127.0.0.1:0",
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        options = {
+            "job": job,
+            "token": token,
+            "incarnation": incarnation,
+            "publishers": publishers,
+            "workers": list(workers),
+            "listen": listen,
+            "timeouts": dataclasses.asdict(timeouts),
+        }
+        address = _native.call_handle("hr_coordinator_start", _document(options, "invalid_option"))
+        self._handle = _native.Handle(self, "coordinator", address, _native.library().hr_coordinator_free)
+
+    @property
+    def address(self) -> str:
+        """"host:port" as members need it."""
+        with self._handle.use() as handle:
+            return _native.call_text("hr_coordinator_address", handle)
+
+    def status(self) -> dict[str, Any]:
+        """{"phase": "joining"|"planning"|"ready"|"ended", "error": Error.to_json() or None, "waiting_for": words,
+        "root": digest, "last_announced": generation, "engine_committed": [generation of each engine]}"""
+        with self._handle.use() as handle:
+            return _native.call_json("hr_coordinator_status", handle)
+
+    def stop(self) -> None:
+        """Ends the job for members that are still there (PeerError "aborted" for them). Idempotent."""
+        if not self._handle.closed:
+            with self._handle.use() as handle:
+                _native.call("hr_coordinator_stop", handle)
+            self._handle.close()
+
+    close = stop
+
+
+class _Member(_Closing):
+    """What publishers and receivers share."""
+
+    _handle: _native.Handle
+    _kind: str  # the functions' prefix
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def status(self) -> None:
+        """Returns while the session lives; raises why it ended."""
+        with self._handle.use() as handle:
+            _native.call(f"hr_{self._kind}_status", handle)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The fields of PublisherStats (loader/publisher.h) or ReceiverStats (loader/receiver.h)."""
+        with self._handle.use() as handle:
+            return _native.call_json(f"hr_{self._kind}_stats", handle)
+
+    def _close(self, timeout: float) -> None:
+        _check_timeout(timeout)
+        with self._alone(timeout, "close"):
+            if self._handle.closed:
+                return
+            try:
+                with self._handle.use() as handle:
+                    self._last_words(handle)
+                    _native.call(f"hr_{self._kind}_close", handle, timeout)
+            finally:
+                self._handle.close()
+
+    def _last_words(self, handle: int) -> None:
+        """What must be asked before the handle is freed."""
+
+    @contextlib.contextmanager
+    def _alone(self, timeout: float, what: str) -> Iterator[None]:
+        """One at a time; DeadlineError when another thread does not end within `timeout` seconds."""
+        if not self._turn.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+            raise DeadlineError(
+                "deadline", f"{what}: another thread is inside this {self._kind} for {timeout:g} seconds; let it end first"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+class Publisher(_Member):
+    """The library inside one trainer rank: offers that rank's buffers, generation by generation.
+
+    The constructor blocks until all members joined and agreed on the plan.
+    part: tensors, this rank's source buffers, one source placement in the topology. memory: the address of each source
+    buffer's first element (an empty buffer may be left out); it must not change during publish().
+    chunk_bytes and staging_bytes are for transports that stream, and equal at all members.
+    Raises InputError (the manifest's codes, invalid_option), CredentialsError, PeerError, DeadlineError, ResourceError.
+
+    One at a time: publish, close.
+    """
+
+    _kind = "publisher"
+
+    def __init__(
+        self,
+        part: Mapping[str, Any],
+        memory: Mapping[str, int],
+        *,
+        coordinator: str,
+        token: str,
+        job: str,
+        rank: int,
+        incarnation: str = "",
+        transport: str = "host",
+        chunk_bytes: int = 256 << 10,
+        staging_bytes: int = 64 << 20,
+        connect_timeout: float = 60.0,
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        super().__init__()
+        options = {
+            "coordinator": coordinator,
+            "token": token,
+            "job": job,
+            "rank": rank,
+            "incarnation": incarnation,
+            "transport": transport,
+            "chunk_bytes": chunk_bytes,
+            "staging_bytes": staging_bytes,
+            "connect_timeout": connect_timeout,
+            "timeouts": dataclasses.asdict(timeouts),
+        }
+        address = _native.call_handle(
+            "hr_publisher_join",
+            _document(options, "invalid_option"),
+            _document(part, "malformed"),
+            _document(list(memory), "invalid_option"),
+            _addresses(memory),
+            len(memory),
+        )
+        self._handle = _native.Handle(self, "publisher", address, _native.library().hr_publisher_free)
+
+    def publish(self, generation: int, timeout: float) -> None:
+        """Copies what the plan reads into a snapshot and returns; the weights may change again afterwards. Waits only
+        while receivers read both snapshots (DeadlineError names them). StateError: generation_not_growing."""
+        _check_timeout(timeout)
+        with self._alone(timeout, "publish"), self._handle.use() as handle:
+            _native.call("hr_publisher_publish", handle, _generation(generation), timeout)
+
+    def await_commit(self, generation: int, timeout: float) -> None:
+        """Waits until every engine committed this generation or a newer one. Raises the worker's own error when an
+        engine gave it up, naming the worker; PeerError; DeadlineError."""
+        _check_timeout(timeout)
+        with self._handle.use() as handle:
+            _native.call("hr_publisher_await_commit", handle, _generation(generation), timeout)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Waits until no receiver reads a snapshot, then leaves the job and frees all memory. DeadlineError: left all
+        the same. Idempotent."""
+        self._close(timeout)
+
+
+class Receiver(_Member):
+    """The library inside one engine worker: owns that worker's live weight buffers.
+
+    The constructor blocks until all members joined and agreed on the plan.
+    part: this worker's destination buffers and one destination placement. memory: every destination buffer, aliases
+    too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile) or "off"
+    (the live buffers: the engine is paused). carried: carry() of this worker's former session.
+    Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
+
+    A cycle: g = next_generation(t); stage(g, memory); commit(g). In mode "off" the engine is paused during stage and
+    commit, with a shadow during commit only. An error after live bytes were touched leaves the worker poisoned:
+    `serving` is None until a whole generation was committed.
+
+    One at a time: next_generation, stage, commit, close.
+    """
+
+    _kind = "receiver"
+
+    def __init__(
+        self,
+        part: Mapping[str, Any],
+        memory: Mapping[str, BufferMemory],
+        *,
+        coordinator: str,
+        token: str,
+        job: str,
+        engine: int,
+        worker: int,
+        shadow: Literal["host", "off"],
+        incarnation: str = "",
+        transport: str = "host",
+        chunk_bytes: int = 256 << 10,
+        staging_bytes: int = 64 << 20,
+        transfer_timeout: float = 120.0,
+        connect_timeout: float = 60.0,
+        carried: Mapping[str, Any] | None = None,
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        super().__init__()
+        options: dict[str, Any] = {
+            "coordinator": coordinator,
+            "token": token,
+            "job": job,
+            "engine": engine,
+            "worker": worker,
+            "shadow": shadow,
+            "incarnation": incarnation,
+            "transport": transport,
+            "chunk_bytes": chunk_bytes,
+            "staging_bytes": staging_bytes,
+            "transfer_timeout": transfer_timeout,
+            "connect_timeout": connect_timeout,
+            "timeouts": dataclasses.asdict(timeouts),
+        }
+        if carried is not None:
+            options["carried"] = dict(carried)
+        self._carried: dict[str, Any] = {}
+        address = _native.call_handle(
+            "hr_receiver_join", _document(options, "invalid_option"), _document(part, "malformed"), *_live(memory)
+        )
+        self._handle = _native.Handle(self, "receiver", address, _native.library().hr_receiver_free)
+
+    def next_generation(self, timeout: float) -> int:
+        """Waits for an announced generation that was not staged yet. DeadlineError; PeerError aborted: a member left,
+        so that none can come; PeerError peer_lost and other ends of the session."""
+        _check_timeout(timeout)
+        out = ctypes.c_uint64()
+        with self._alone(timeout, "next_generation"), self._handle.use() as handle:
+            _native.call("hr_receiver_next_generation", handle, timeout, ctypes.byref(out))
+        return out.value
+
+    def stage(self, generation: int, memory: Mapping[str, BufferMemory]) -> None:
+        """Brings `generation` (what next_generation returned) in, verifies it, votes and waits for the decision.
+        memory: the buffers as they are now. Returns: every worker of this engine voted yes. Raises this worker's own
+        error (StateError destination_moved, DataLossError, ...), or another worker's, naming it."""
+        restated = _live(memory)
+        with self._alone(math.inf, "stage"), self._handle.use() as handle:
+            _native.call("hr_receiver_stage", handle, _generation(generation), *restated)
+
+    def commit(self, generation: int) -> None:
+        """The engine is paused: makes the staged generation live and waits until every worker of the engine did."""
+        with self._alone(math.inf, "commit"), self._handle.use() as handle:
+            _native.call("hr_receiver_commit", handle, _generation(generation))
+
+    def abandon(self, error: Error) -> None:
+        """The host wrote live weights itself and failed half way: ends the session by this error for all members and
+        leaves the worker poisoned. Any thread."""
+        with self._handle.use() as handle:
+            _native.call("hr_receiver_abandon", handle, _document(error.to_json(), "invalid_option"))
+
+    @property
+    def serving(self) -> int | None:
+        """The generation that may be served now, 0: the weights that were there at first, None: poisoned."""
+        out = ctypes.c_uint64()
+        with self._handle.use() as handle:
+            known = _native.library().hr_receiver_serving(handle, ctypes.byref(out))
+        return out.value if known else None
+
+    @property
+    def waiting_for(self) -> str:
+        """In words, empty: nothing."""
+        with self._handle.use() as handle:
+            return _native.call_text("hr_receiver_waiting_for", handle)
+
+    def carry(self) -> dict[str, Any]:
+        """{"committed_generation", "committed_incarnation", "poisoned"} for this worker's next session. Also after
+        close()."""
+        if self._handle.closed:
+            return dict(self._carried)
+        with self._handle.use() as handle:
+            return _native.call_json("hr_receiver_carry", handle)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Leaves the job and frees all memory. Idempotent."""
+        self._close(timeout)
+
+    def _last_words(self, handle: int) -> None:
+        self._carried = _native.call_json("hr_receiver_carry", handle)
+
+
+class Checkpoint(_Closing):
+    """A directory's safetensors files, mapped read-only: a publisher's part and memory.
+
+    Raises InputError io, naming the file and the fault. Close it after the publishers that read it.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        address = _native.call_handle("hr_checkpoint_open", os.fsencode(directory))
+        self._handle = _native.Handle(self, "checkpoint", address, _native.library().hr_checkpoint_free)
+
+    def part(self, rank: int = 0) -> dict[str, Any]:
+        """Every tensor as a source buffer of its own name at `rank`."""
+        with self._handle.use() as handle:
+            return _native.call_json("hr_checkpoint_part", handle, rank)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The address of each tensor's first byte, valid until close()."""
+        with self._handle.use() as handle:
+            return _native.call_json("hr_checkpoint_memory", handle)
+
+    def close(self) -> None:
+        """Unmaps the files. Idempotent."""
+        self._handle.close()
+
+
+def _document(value: Any, code: str) -> bytes:
+    try:
+        return json.dumps(value if not isinstance(value, Mapping) else dict(value), allow_nan=False).encode()
+    except (TypeError, ValueError) as e:
+        raise InputError(code, f"cannot be written as JSON: {e}") from e
+
+
+def _addresses(memory: Mapping[str, int]) -> Any:
+    for name, address in memory.items():
+        if not isinstance(address, int) or not 0 <= address < 1 << 64:
+            raise InputError("invalid_option", f'buffer "{name}": {address!r} is no address', buffer=name)
+    return (ctypes.c_void_p * len(memory))(*memory.values())
+
+
+def _live(memory: Mapping[str, BufferMemory]) -> tuple[bytes, Any, int]:
+    buffers = [{"name": n, "shape": list(b.shape), "strides": list(b.strides)} for n, b in memory.items()]
+    addresses = _addresses({name: b.address for name, b in memory.items()})
+    return _document(buffers, "invalid_option"), addresses, len(memory)
+
+
+def _generation(generation: int) -> int:
+    # ctypes would cut larger ones to 64 bits.
+    if not 0 <= generation < 1 << 64:
+        raise InputError("invalid_option", f"generation {generation} is not from 0 to 2^64 - 1")
+    return generation
+
+
+def _check_timeout(timeout: float) -> None:
+    if not timeout >= 0:
+        raise InputError("invalid_option", f"a timeout of {timeout} seconds is not 0 or more")
