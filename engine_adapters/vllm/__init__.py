@@ -1,0 +1,1 @@
+"""Headrace inside vLLM: the receive side as a weight transfer engine."""
