@@ -67,6 +67,7 @@ class Driver:
         self._deadline = deadline
         self._progress = progress
         self._inherited: list[set[Any]] = [set() for _ in self.engines]  # what each served when it joined
+        self._errors: list[list[Any] | None] = [None] * len(self.engines)  # its workers' errors as last seen
 
     def describe(self) -> dict[str, Any]:
         """What the engines read; see the function of this name."""
@@ -82,7 +83,9 @@ class Driver:
         def join(index: int) -> None:
             with about(index, self.engines[index]):
                 self.engines[index].init(info | {"engine": index})
-                self._inherited[index] = {worker["serving"] for worker in self.engines[index].status()}
+                workers = self.engines[index].status()
+                self._inherited[index] = {worker["serving"] for worker in workers}
+                self._errors[index] = [worker.get("error") for worker in workers]
 
         _raise_first(_on_each(join, len(self.engines))[1])
 
@@ -107,11 +110,13 @@ class Driver:
                 self._deadline,
                 self._progress,
                 generation in self._inherited[index],
+                self._errors[index],
             )
             for index, engine in enumerate(self.engines)
         ]
         _, errors = _on_each(lambda i: swaps[i].run(), len(swaps))
         for index, error in enumerate(errors):
+            self._errors[index] = swaps[index].errors
             if error is None:
                 self._inherited[index] = set()
         report = {"generation": generation, "engines": [swap.report for swap in swaps]}

@@ -103,17 +103,31 @@ class SwapTest(unittest.TestCase):
         driver_of(engine).swap(2)
         self.assertEqual(engine.workers[0]["serving"], 2)
 
-    def test_a_session_that_is_over(self) -> None:
+    def test_a_generation_that_was_given_up_before_the_swap_began(self) -> None:
         engine = FakeEngine()
-        engine.workers[1] |= {"joined": False, "error": PeerError("peer_lost", "publisher rank 0 died").to_json()}
-        with self.assertRaises(PeerError) as raised:
-            driver_of(engine).swap(1)
-        self.assertIn("publisher rank 0 died", raised.exception.message)
-        engine.workers[1]["error"] = None
-        with self.assertRaises(StateError) as raised_state:
-            driver_of(engine).swap(1)
-        self.assertIn("init() comes first", raised_state.exception.message)
-        self.assertEqual(without_status(engine), [])
+        driver = driver_of(engine)
+        driver.init()
+        for generation in (1, 2):
+            engine.fail_worker(1, DataLossError("verification_failed", f"tile {generation}"), 0)
+            with self.assertRaises(DataLossError) as raised:
+                driver.swap(generation)
+            self.assertIn(f"worker 1: tile {generation}", raised.exception.message)
+        self.assertEqual(without_status(engine), ["init"])
+
+    def test_a_session_that_is_over(self) -> None:
+        for shadow in SHADOWS:
+            with self.subTest(shadow=shadow):
+                engine = FakeEngine(shadow=shadow)
+                error = PeerError("peer_lost", "publisher rank 0 died")
+                engine.workers[1] |= {"joined": False, "error": error.to_json()}
+                with self.assertRaises(PeerError) as raised:
+                    driver_of(engine).swap(1)
+                self.assertIn("publisher rank 0 died", raised.exception.message)
+                engine.workers[1]["error"] = None
+                with self.assertRaises(StateError) as raised_state:
+                    driver_of(engine).swap(1)
+                self.assertIn("init() comes first", raised_state.exception.message)
+                self.assertEqual(without_status(engine), [])
 
 
 class FailureTest(unittest.TestCase):

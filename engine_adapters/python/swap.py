@@ -33,9 +33,11 @@ class EngineSwap:
         deadline_s: float,
         progress: Progress | None,
         inherited: bool,
+        errors_before: list[Any] | None,
     ) -> None:
         """inherited: the engine came into its job serving a generation of this very number, of an earlier job; that it
-        serves this number then says nothing."""
+        serves this number then says nothing. errors_before: what the workers' last errors were before the generation
+        was published; None: not known, the first status tells."""
         self._index = index
         self._engine = engine
         self._generation = generation
@@ -46,7 +48,8 @@ class EngineSwap:
         self._progress = progress
         self._inherited = inherited
         self._session = False  # the host may have an update session open
-        self._errors_before: list[Any] = []
+        self._errors_before = errors_before
+        self.errors: list[Any] | None = errors_before  # the workers' last errors as they were last seen
         self.report: dict[str, Any] = {
             "engine": index,
             "name": getattr(engine, "name", type(engine).__name__),
@@ -68,9 +71,12 @@ class EngineSwap:
             raise
 
     def _run(self) -> None:
-        before = self._engine.status()
-        self._errors_before = [worker.get("error") for worker in before]
+        before = self._status()
+        if self._errors_before is None:
+            self._errors_before = self.errors
         committed = self._serve(before) and not self._inherited
+        if not committed:
+            self._check_joined(before)
         if not committed and self._shadow != "off":
             with self._timed("staged"):
                 self._await_staged()
@@ -98,7 +104,10 @@ class EngineSwap:
         pause = _FIRST_POLL_S
         while True:
             workers = self._status()
-            self._check_staging(workers)
+            self._check_joined(workers)
+            failed = self._worker_error(workers)
+            if failed is not None:
+                raise failed
             if all(worker["staged"] == self._generation for worker in workers):
                 return
             left = self._end - time.monotonic()
@@ -107,15 +116,13 @@ class EngineSwap:
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_POLL_S)
 
-    def _check_staging(self, workers: list[dict[str, Any]]) -> None:
-        """Raises where the generation can no longer come."""
-        failed = self._worker_error(workers)
-        if failed is not None:
-            raise failed
+    def _check_joined(self, workers: list[dict[str, Any]]) -> None:
+        """Raises where the generation can never come."""
         for worker in workers:
             if not worker["joined"]:
+                failed = self._worker_error(workers)
                 message = f"worker {worker['worker']} is in no job: init() comes first, and again after a session has ended"
-                raise StateError("malformed", message, rank=worker["worker"])
+                raise failed or StateError("malformed", message, rank=worker["worker"])
             if (worker["staged"] or 0) > self._generation:
                 message = f"worker {worker['worker']} has staged generation {worker['staged']} already"
                 raise StateError("generation_not_growing", message, rank=worker["worker"])
@@ -205,7 +212,7 @@ class EngineSwap:
     def _worker_error(self, workers: list[dict[str, Any]]) -> Error | None:
         """The error that ended this generation or the session on a worker: its own before those it has from others."""
         found = []
-        for worker, before in zip(workers, self._errors_before):
+        for worker, before in zip(workers, self._errors_before or []):
             error = worker.get("error")
             if error and (error != before or not worker["joined"]):
                 made = Error.from_json(error)
@@ -215,6 +222,7 @@ class EngineSwap:
 
     def _status(self) -> list[dict[str, Any]]:
         workers = self._engine.status()
+        self.errors = [worker.get("error") for worker in workers]
         self.report["workers"] = [worker.get("stats") or {} for worker in workers]
         if self._progress is not None:
             self._progress(self._index, workers)
