@@ -1,0 +1,304 @@
+"""Headrace as vLLM's weight transfer engine: one object in each worker, made when the model is loaded.
+
+    init_transfer_engine     leaves an old session, joins the new one
+    start_weight_update      puts back what a dead update left half done
+    receive_weights          waits for the generation, makes it live, loads what goes through the loader
+    finish_weight_update     does nothing: the host cannot recover from an error in it
+
+All calls come from the worker's main thread, one at a time. With a shadow, headrace.vllm.receiving streams in a thread
+of its own meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
+from vllm.v1.worker.gpu_worker import Worker
+
+from headrace import core
+from headrace.errors import Error, InputError, InternalError, ResourceError, StateError
+from headrace.vllm import layout as layouts
+from headrace.vllm import options as option_table
+from headrace.vllm import refusals
+from headrace.vllm.install import LoaderInstall
+from headrace.vllm.options import Options
+from headrace.vllm.receiving import Receiving
+from headrace.vllm.restore import restore
+
+logger = logging.getLogger("vllm.headrace")
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateInfo:
+    """What an update names: the generation that becomes live."""
+
+    generation: int
+
+
+class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
+    """See above. Errors are headrace.errors.Error; the last one is in status() until an update succeeds."""
+
+    init_info_cls = Options
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: torch.nn.Module) -> None:
+        super().__init__(config, vllm_config, device, model)
+        parallel = self.parallel_config
+        self._worker = parallel.data_parallel_index * parallel.world_size + parallel.rank
+        self._layout: Any = None
+        self._install: LoaderInstall | None = None
+        self._options: Options | None = None
+        self._session: Receiving | None = None
+        self._carried: dict[str, Any] | None = None
+        self._serving: int | None = 0  # between sessions
+        self._error: Error | None = None
+        self._update_ended = False
+
+    def parse_init_info(self, init_dict: dict[str, Any]) -> Options:
+        with self._remembering_errors():
+            return option_table.merge(init_dict, self.vllm_config.additional_config)
+
+    def parse_update_info(self, update_dict: dict[str, Any]) -> UpdateInfo:
+        with self._remembering_errors():
+            generation = update_dict.get("generation")
+            if set(update_dict) != {"generation"} or type(generation) is not int or generation < 1:
+                raise InputError(
+                    "invalid_option", f'update_info must be {{"generation": positive integer}}, not {update_dict!r}'
+                )
+            return UpdateInfo(generation)
+
+    def init_transfer_engine(self, init_info: Options) -> None:
+        """Leaves an old session and joins the one that `init_info` names. Returns when all of its members agreed.
+
+        InputError, StateError: before anything was left. Errors of joining: the worker is in no session then, and
+        serves what it served.
+        """
+        with self._remembering_errors():
+            init_info.check_complete()
+            refusals.check(self.vllm_config)
+            with set_current_vllm_config(self.vllm_config):
+                self._leave()
+                restore(self.model)
+                layout = self._analysed()
+            _check_loader_bytes(layout, init_info.loader_bytes)
+            self._options = init_info
+            self._session = self._join(layout, init_info)
+            self._error = None
+
+    def start_weight_update(self) -> None:
+        with self._remembering_errors():
+            self._joined()
+            self._restore()
+            self._update_ended = False
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        try:
+            self.receive_weights(self.parse_update_info(update_info))
+        finally:
+            self._update_ended = True
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Makes the generation live on this worker and returns when all workers of the engine hold it.
+
+        An error before the first live byte leaves what is served. A later one ends the session for all its members
+        and leaves this worker poisoned.
+        """
+        with self._remembering_errors():
+            session, generation = self._joined(), update_info.generation
+            session.obtain(generation)
+            try:
+                # What is loaded must lie in the loader's buffers, which a shadow reaches with the commit.
+                if self._options.shadow == "off":
+                    self._install.run()
+                    session.commit(generation)
+                else:
+                    session.commit(generation)
+                    self._install.run()
+            except BaseException as cause:
+                error = cause if isinstance(cause, Error) else _foreign(cause)
+                session.abandon(error)
+                self._restore()
+                raise error from cause
+            self._error = None
+
+    def finish_weight_update(self) -> None:
+        """Nothing: after an error here the host refuses every later update."""
+
+    def shutdown(self) -> None:
+        """Leaves the session. The model serves on."""
+        self._leave()
+
+    @property
+    def update_ended(self) -> bool:
+        """The last started update has succeeded or failed, whether or not the host was told to finish it."""
+        return self._update_ended
+
+    def describe(self) -> dict[str, Any]:
+        """This worker, and the tensors that its engine's own load_weights reads."""
+        with self._remembering_errors(), set_current_vllm_config(self.vllm_config):
+            refusals.check(self.vllm_config)
+            tensors = self._analysed().tensors
+            shadow = option_table.merge({}, self.vllm_config.additional_config).shadow
+        return {
+            "worker": self._worker,
+            "workers": self.parallel_config.world_size_across_dp,
+            "tensors": tensors,
+            "shadow": shadow,
+            "version": importlib.metadata.version("headrace"),
+        }
+
+    def status(self) -> dict[str, Any]:
+        """What is served, what comes, and what went wrong. Never raises."""
+        session = self._session
+        error = self._error or (session.error if session else None)
+        stats = session.stats if session else {}
+        return {
+            "worker": self._worker,
+            "job": self._options.job if self._options else None,
+            "joined": session.joined if session else False,
+            "serving": session.serving if session else self._serving,
+            "staging": session.staging if session else None,
+            "streamed_bytes": stats.get("streamed_bytes", 0),
+            "needed_bytes": stats.get("needed_bytes", 0),
+            "staged": session.staged if session else None,
+            "shadow": self._options.shadow if self._options else None,
+            "error": error.to_json() if error else None,
+            "stats": stats,
+            "waiting_for": session.waiting_for if session else "",
+        }
+
+    def explain(self) -> dict[str, Any]:
+        """How each parameter is filled, and why."""
+        with self._remembering_errors(), set_current_vllm_config(self.vllm_config):
+            layout = self._analysed()
+        return {
+            "worker": self._worker,
+            "parameters": [
+                {
+                    "name": p.name,
+                    "tensors": list(p.tensors),
+                    "install": p.install,
+                    "reason": p.reason,
+                    "bytes": p.bytes,
+                }
+                for p in layout.parameters
+            ],
+            "loader_bytes": layout.loader_bytes,
+            "shadow_bytes": self._session.stats["shadow_bytes"] if self._session else 0,
+        }
+
+    def _analysed(self) -> Any:
+        """Once: the proof compares with the checkpoint, which the live weights leave with the first generation."""
+        if self._layout is None:
+            self._layout = layouts.analyse(self.model, self.model_config, self.vllm_config.load_config)
+            self._install = LoaderInstall(self.model, self.model_config, self._layout)
+        return self._layout
+
+    def _join(self, layout: Any, options: Options) -> Receiving:
+        sizes = {n: v for n in ("chunk_bytes", "staging_bytes") if (v := getattr(options, n)) is not None}
+        receiver = core.Receiver(
+            layout.part(rank=self._worker, engine=options.engine, worker=self._worker),
+            layout.memory(),
+            coordinator=options.coordinator,
+            token=options.token,
+            job=options.job,
+            engine=options.engine,
+            worker=self._worker,
+            shadow=options.shadow,
+            transport=options.transport,
+            transfer_timeout=options.transfer_timeout,
+            connect_timeout=options.join_timeout,
+            carried=self._carried,
+            timeouts=core.Timeouts(
+                join=options.join_timeout, plan=options.join_timeout, decision=options.commit_timeout
+            ),
+            **sizes,
+        )
+        return Receiving(
+            receiver, layout.memory, shadow=options.shadow != "off", transfer_timeout=options.transfer_timeout
+        )
+
+    def _leave(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        self._session = None
+        self._carried = session.close(self._options.commit_timeout)
+        self._serving = None if self._carried["poisoned"] else self._carried["committed_generation"]
+
+    def _joined(self) -> Receiving:
+        if self._session is None:
+            raise StateError("malformed", "no session: call init_weight_transfer_engine first")
+        return self._session
+
+    def _restore(self) -> None:
+        if restored := restore(self.model):
+            logger.warning("Headrace: an update that died left %d layers without weights: %s", len(restored), restored)
+
+    def _remembering_errors(self) -> _Remembering:
+        return _Remembering(self)
+
+
+class _Remembering:
+    """What leaves the block as an exception becomes the engine's last error."""
+
+    def __init__(self, engine: HeadraceWeightTransferEngine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._engine._error = error if isinstance(error, Error) else _foreign(error)
+
+
+def _foreign(error: BaseException) -> InternalError:
+    return InternalError("internal", f"{type(error).__name__} in the host or the model: {error}")
+
+
+def _check_loader_bytes(layout: Any, cap: int | None) -> None:
+    if cap is not None and layout.loader_bytes > cap:
+        raise ResourceError(
+            "out_of_memory",
+            f"the tensors that go through the loader need {layout.loader_bytes} bytes, and loader_bytes is {cap}",
+        )
+
+
+def _on_worker(method: str) -> Callable[[Worker], dict[str, Any]]:
+    def call(self: Worker) -> dict[str, Any]:
+        return getattr(self.weight_transfer_engine, method)()
+
+    call.__name__ = f"headrace_{method}"
+    return call
+
+
+def _start_anew(start: Callable[[Worker], None]) -> Callable[[Worker], None]:
+    """The host forgets to close a worker's update session when its finish fails, or when another worker's update did,
+    and refuses every later start. When the update itself is over, a start begins a new one."""
+
+    @functools.wraps(start)
+    def start_weight_update(self: Worker) -> None:
+        engine = self.weight_transfer_engine
+        if self._weight_update_active and isinstance(engine, HeadraceWeightTransferEngine) and engine.update_ended:
+            logger.warning("Headrace: the last update was not finished; a new one begins")
+            self._weight_update_active = False
+        start(self)
+
+    return start_weight_update
+
+
+for _method in ("describe", "status", "explain"):
+    setattr(Worker, f"headrace_{_method}", _on_worker(_method))
+Worker.start_weight_update = _start_anew(Worker.start_weight_update)

@@ -1,0 +1,111 @@
+"""The options of the engine side, and where they come from.
+
+Each option may stand in the init info (what the trainer sends with init_weight_transfer_engine) or in
+`--additional-config '{"headrace": {...}}'` (what the server was started with). The init info wins. Unknown names and
+wrong types are refused, never ignored.
+
+| option           | type, default    | meaning |
+|------------------|------------------|---------|
+| coordinator      | str, required    | "host:port" of the job's coordinator |
+| token            | str, required    | the job's token |
+| job              | str, required    | the job's name |
+| engine           | int, 0           | index of this engine in the job: all workers of one server share it |
+| shadow           | str, required    | "host": generations land in a second set of buffers while the engine serves; "off": in the live buffers, while it is paused |
+| transport        | str, "host"      | how bytes travel |
+| chunk_bytes      | int, core's      | size of a message of a two-sided transport; equal at all members |
+| staging_bytes    | int, core's      | cap on the chunks in flight |
+| loader_bytes     | int, no cap      | cap on memory for tensors that go through the engine's own loader |
+| join_timeout     | seconds, 120     | joining: until all members have come and agreed |
+| transfer_timeout | seconds, 120     | one generation: from the update to its last byte |
+| commit_timeout   | seconds, 60      | from the first vote of an engine to its decision, from that to its commit (the driver pauses in between); leaving a session |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import InputError
+
+SHADOWS = ("host", "off")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The table above. None: not given. Sizes are bytes, times are seconds."""
+
+    coordinator: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+    job: str | None = None
+    engine: int = 0
+    shadow: str | None = None
+    transport: str = "host"
+    chunk_bytes: int | None = None
+    staging_bytes: int | None = None
+    loader_bytes: int | None = None
+    join_timeout: float = 120.0
+    transfer_timeout: float = 120.0
+    commit_timeout: float = 60.0
+
+    def check_complete(self) -> None:
+        """InputError invalid_option when an option without which no session can begin is missing."""
+        for name in ("coordinator", "token", "job", "shadow"):
+            if getattr(self, name) is None:
+                raise _invalid(name, "is required: give it in the init info or in --additional-config")
+
+
+def merge(init_info: Mapping[str, Any], additional_config: Mapping[str, Any] | None) -> Options:
+    """The options of one session. `additional_config` is vLLM's own mapping; its "headrace" entry is read.
+
+    InputError invalid_option: an unknown name, a wrong type or a value out of range; the message names it.
+    """
+    section = (additional_config or {}).get("headrace", {})
+    given: dict[str, Any] = {}
+    for place, values in (("--additional-config", section), ("the init info", init_info)):
+        if not isinstance(values, Mapping):
+            raise InputError("invalid_option", f'"headrace" in {place} is {_name(values)}, not a mapping of options')
+        for name, value in values.items():
+            if name not in _FIELDS:
+                raise InputError(
+                    "invalid_option", f'"{name}" in {place} is no option of headrace; there are: {", ".join(_FIELDS)}'
+                )
+            given[name] = _checked(name, value)
+    return Options(**given)
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Options))
+_SIZES = ("chunk_bytes", "staging_bytes", "loader_bytes")
+_TIMES = ("join_timeout", "transfer_timeout", "commit_timeout")
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name in _SIZES or name == "engine":
+        least = 0 if name in ("engine", "loader_bytes") else 1
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _invalid(name, f"must be an integer, not {_name(value)}")
+        if value < least:
+            raise _invalid(name, f"is {value}, and must be at least {least}")
+        return value
+    if name in _TIMES:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise _invalid(name, f"must be a number of seconds, not {_name(value)}")
+        if not 0 < value < float("inf"):
+            raise _invalid(name, f"is {value}, and must be positive and finite")
+        return float(value)
+    if not isinstance(value, str):
+        raise _invalid(name, f"must be a string, not {_name(value)}")
+    if not value:
+        raise _invalid(name, "is empty")
+    if name == "shadow" and value not in SHADOWS:
+        why = " (a shadow in device memory is not supported yet)" if value == "device" else ""
+        raise _invalid(name, f'is "{value}"{why}; there are "host" and "off"')
+    return value
+
+
+def _name(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _invalid(name: str, what: str) -> InputError:
+    return InputError("invalid_option", f'option "{name}" {what}')

@@ -1,0 +1,271 @@
+"""One session of one engine worker: the native receiver, and with a shadow the thread that streams into it.
+
+    session = Receiving(receiver, restate, shadow=True, transfer_timeout=120)
+    session.obtain(g)            # every worker of the engine holds g and voted yes
+    session.commit(g)            # g is live
+    carried = session.close(60)
+
+With a shadow a daemon thread takes announced generations in order and stages them while the engine serves; obtain()
+waits for it, and it waits for the commit of what it staged before it takes the next. Without one, obtain() stages into
+the live buffers in the caller's thread.
+
+The native receiver wants its calls from one thread at a time. The turn is passed with the state: the thread has it
+while "waiting" and "streaming", the host's thread while "staged" and "off".
+
+After an error that ends the session, every call raises that error. Nothing that is served changes by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import DeadlineError, Error, InternalError, PeerError, StateError
+
+logger = logging.getLogger("vllm.headrace")
+
+# How long a wait for an announcement may keep the receiver from being closed, in seconds.
+_POLL = 0.05
+
+
+class Receiving:
+    """See above. obtain, commit, abandon and close from one thread; the properties from any."""
+
+    def __init__(
+        self, receiver: Any, restate: Callable[[], dict[str, Any]], *, shadow: bool, transfer_timeout: float
+    ) -> None:
+        """receiver: a joined headrace.core.Receiver, owned from now on. restate: the live buffers as they are now;
+        called in the thread that stages, before each generation. transfer_timeout: seconds."""
+        self._receiver = receiver
+        self._restate = restate
+        self._transfer_timeout = transfer_timeout
+        self._changed = threading.Condition()
+        self._state = "waiting" if shadow else "off"
+        self._next: int | None = None  # taken from the receiver, not staged yet (without a shadow)
+        self._staging: int | None = None
+        self._staged: int | None = None
+        self._committed: int | None = None  # the last one of this session
+        self._gave_up: tuple[int, Error] | None = None  # the last generation that failed and left the session alive
+        self._error: Error | None = None  # what ended the session
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        if shadow:
+            self._thread = threading.Thread(target=self._stream, name="headrace-stream", daemon=True)
+            self._thread.start()
+
+    @property
+    def joined(self) -> bool:
+        """The session stands: no error ended it and it was not closed."""
+        return self._end_of_session() is None and not self._closing
+
+    @property
+    def error(self) -> Error | None:
+        """The last error: what ended the session, or else why a generation was given up."""
+        ended = self._end_of_session()
+        with self._changed:
+            return ended or (self._gave_up[1] if self._gave_up else None)
+
+    @property
+    def staging(self) -> int | None:
+        """The generation that streams now."""
+        with self._changed:
+            return self._staging
+
+    @property
+    def staged(self) -> int | None:
+        """The generation that every worker of the engine voted for and that awaits its commit."""
+        with self._changed:
+            return self._staged
+
+    @property
+    def serving(self) -> int | None:
+        """What the receiver says may be served; None: poisoned. Not after close(): its result says it."""
+        return self._receiver.serving
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        return self._receiver.stats
+
+    @property
+    def waiting_for(self) -> str:
+        return self._receiver.waiting_for
+
+    def obtain(self, generation: int) -> None:
+        """Returns when `generation` is staged on all workers of the engine; waits at most transfer_timeout for it.
+
+        StateError generation_not_growing: it, or a later one, was committed in this session. StateError malformed: another generation comes first
+        and awaits its own update. DeadlineError: nobody published it in time. The generation's own error where it was
+        given up; the session's where that ended.
+        """
+        deadline = time.monotonic() + self._transfer_timeout
+        self._check_growing(generation)
+        if self._thread is None:
+            self._obtain_in_place(generation, deadline)
+            return
+        with self._changed:
+            while self._staged is None:
+                self._check_alive()
+                if self._gave_up is not None and self._gave_up[0] == generation:
+                    raise self._gave_up[1]
+                remaining = deadline - time.monotonic()
+                # A generation that streams ends by the receiver's own deadline, with a message that names the peer.
+                if remaining <= 0 and self._staging is None:
+                    raise self._not_published(generation)
+                self._changed.wait(max(remaining, _POLL))
+            self._check_alive()
+            if self._staged != generation:
+                raise _other_first(generation, self._staged)
+
+    def commit(self, generation: int) -> None:
+        """Makes the staged `generation` live. An error ends the session and leaves the worker poisoned."""
+        with self._changed:
+            self._check_alive()
+        try:
+            self._receiver.commit(generation)
+        except Error as error:
+            self._end(error)
+            raise
+        with self._changed:
+            self._staged, self._committed = None, generation
+            if self._thread is not None:
+                self._state = "waiting"
+            self._changed.notify_all()
+
+    def abandon(self, error: Error) -> None:
+        """The host failed after live bytes may have changed: ends the session by `error` for all members and leaves
+        the worker poisoned. Only while a generation is staged, or after its commit before the next obtain()."""
+        self._end(error)
+        self._receiver.abandon(error)
+
+    def close(self, timeout: float) -> dict[str, Any]:
+        """Leaves the session and returns what the next one takes as `carried`. Never raises for a session that is
+        dead already. Waits for a generation that streams, which ends by transfer_timeout at the latest."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(self._transfer_timeout + timeout)
+            if self._thread.is_alive():
+                raise InternalError("internal", "the streaming thread does not end; the worker must be restarted")
+        try:
+            self._receiver.close(timeout)
+        except Error as error:
+            logger.info("Headrace: the session was left without a farewell: %s", error)
+        return self._receiver.carry()
+
+    def _obtain_in_place(self, generation: int, deadline: float) -> None:
+        self._check_alive()
+        try:
+            if self._next is None:
+                self._next = self._receiver.next_generation(max(deadline - time.monotonic(), 0.0))
+        except Error as error:
+            if self._end_of_session() is not None:
+                self._end(error)
+                raise
+            if isinstance(error, DeadlineError):
+                raise self._not_published(generation) from error
+            raise
+        if self._next != generation:
+            raise _other_first(generation, self._next)
+        self._stage(generation)
+
+    def _stage(self, generation: int) -> None:
+        """Raises what became of the generation; the session is ended where that was the end of it."""
+        with self._changed:
+            self._staging, self._next = generation, None
+        try:
+            self._receiver.stage(generation, self._restate())
+        except Error as error:
+            with self._changed:
+                self._staging = None
+            if self._end_of_session() is not None:
+                self._end(error)
+            else:
+                with self._changed:
+                    self._gave_up = (generation, error)
+                    self._changed.notify_all()
+            raise
+        with self._changed:
+            self._staging, self._staged = None, generation
+            if self._thread is not None:
+                self._state = "staged"
+            self._changed.notify_all()
+
+    def _stream(self) -> None:
+        try:
+            while self._my_turn():
+                try:
+                    generation = self._receiver.next_generation(_POLL)
+                except DeadlineError:
+                    if self._end_of_session() is not None:
+                        raise
+                    continue
+                try:
+                    self._stage(generation)
+                except Error as error:
+                    if self._error is not None:
+                        raise
+                    logger.warning("Headrace: generation %d was given up: %s", generation, error)
+        except Error as error:
+            self._end(error)
+            logger.warning("Headrace: the session ended: %s", error)
+        except BaseException as defect:  # obtain() must not wait for a thread that is gone
+            self._end(InternalError("internal", f"the streaming thread failed: {defect!r}"))
+            logger.exception("Headrace: the streaming thread failed")
+
+    def _my_turn(self) -> bool:
+        with self._changed:
+            while self._state == "staged" and not self._closing and self._error is None:
+                # A publisher that dies now is noticed by the commit; nothing but the host's thread ends this wait.
+                self._changed.wait()
+            return not self._closing and self._error is None
+
+    def _end_of_session(self) -> Error | None:
+        """What ended it, noticed by a call or not: a publisher may die while nothing is asked of the receiver."""
+        with self._changed:
+            if self._error is not None or self._closing:
+                return self._error
+        try:
+            self._receiver.status()
+        except Error as error:
+            return error
+        return None
+
+    def _end(self, error: Error) -> None:
+        with self._changed:
+            self._staging = self._staged = None
+            if self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise StateError("aborted", "the session was closed")
+
+    def _check_growing(self, generation: int) -> None:
+        # Only this session's: a new incarnation of the job counts from 1 again.
+        if self._committed is not None and generation <= self._committed:
+            raise StateError(
+                "generation_not_growing",
+                f"generation {generation} was asked for, and {self._committed} was committed already",
+            )
+
+    def _not_published(self, generation: int) -> DeadlineError:
+        return DeadlineError(
+            "deadline",
+            f"generation {generation} was not published within {self._transfer_timeout:g} s; "
+            f"waiting for {self._receiver.waiting_for or 'nobody'}",
+        )
+
+
+def _other_first(generation: int, other: int) -> StateError:
+    return StateError(
+        "malformed",
+        f"generation {generation} was asked for, but {other} comes first: generations are committed in order, "
+        "one update each",
+    )
