@@ -16,6 +16,8 @@ What holds for every engine, whatever fails:
 
 from __future__ import annotations
 
+import queue
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Sequence, TypeVar
 
@@ -74,7 +76,11 @@ class Driver:
         return describe(self.engines)
 
     def init(self) -> None:
-        """Joins every engine to the job, all at once. Blocks until all members have joined, the publishers too."""
+        """Joins every engine to the job, all at once. Blocks until all members have joined, the publishers too.
+
+        Raises as soon as one engine fails. The others may be joining still: they wait for it until the caller stops the
+        coordinator.
+        """
         missing = [name for name, value in self._info.items() if not value]
         if missing:
             raise InputError("invalid_option", f"the driver was made without {', '.join(missing)}, which init needs")
@@ -87,7 +93,23 @@ class Driver:
                 self._inherited[index] = {worker["serving"] for worker in workers}
                 self._errors[index] = [worker.get("error") for worker in workers]
 
-        _raise_first(_on_each(join, len(self.engines))[1])
+        outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def told(index: int) -> None:
+            try:
+                join(index)
+            except BaseException as error:
+                outcomes.put(error)
+            else:
+                outcomes.put(None)
+
+        for index in range(len(self.engines)):
+            # Daemons: one that still waits when another has failed must not keep the process from ending.
+            threading.Thread(target=told, args=(index,), name=f"headrace-init-{index}", daemon=True).start()
+        for _ in self.engines:
+            error = outcomes.get()
+            if error is not None:
+                raise error
 
     def swap(self, generation: int) -> dict[str, Any]:
         """Swaps a published generation into all engines, concurrently.
@@ -122,6 +144,15 @@ class Driver:
         report = {"generation": generation, "engines": [swap.report for swap in swaps]}
         _raise_first(errors, report)
         return report
+
+    def shutdown(self) -> list[Error | None]:
+        """Has every engine leave the job, before the publishers do. Returns why an engine could not, for each."""
+
+        def leave(index: int) -> None:
+            with about(index, self.engines[index]):
+                self.engines[index].shutdown()
+
+        return _on_each(leave, len(self.engines))[1]
 
 
 def describe(engines: Sequence[Engine]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import unittest
 from typing import Any
 
@@ -58,11 +59,11 @@ class SwapTest(unittest.TestCase):
         engine = FakeEngine()
         engine.publish(1)
         engine.polls_until_staged = 3
-        seen: list[tuple[int, list[Any]]] = []
-        driver_of(engine, progress=lambda i, workers: seen.append((i, [w["staged"] for w in workers]))).swap(1)
+        seen: list[tuple[int, int, list[Any]]] = []
+        driver_of(engine, progress=lambda i, g, workers: seen.append((i, g, [w["staged"] for w in workers]))).swap(1)
         self.assertEqual(engine.calls[:5], ["status"] * 4 + ["pause keep"])
-        self.assertIn((0, [None, None]), seen)
-        self.assertIn((0, [1, 1]), seen)
+        self.assertIn((0, 1, [None, None]), seen)
+        self.assertIn((0, 1, [1, 1]), seen)
 
     def test_one_worker_never_stages(self) -> None:
         engine = FakeEngine()
@@ -309,7 +310,16 @@ class InitTest(unittest.TestCase):
         with self.assertRaises(InternalError) as raised:
             driver_of(*engines).init()
         self.assertIn("engine 1 (b)", raised.exception.message)
-        self.assertEqual(engines[0].info["engine"], 0)
+
+    def test_an_engine_that_fails_is_told_while_others_still_wait_for_it(self) -> None:
+        engines = [FakeEngine("a"), FakeEngine("b")]
+        stopped = threading.Event()
+        self.addCleanup(stopped.set)
+        engines[0].init = lambda info: stopped.wait(60)  # type: ignore[assignment,method-assign]
+        engines[1].faults["init"] = ["before"]
+        with self.assertRaises(InternalError):
+            driver_of(*engines).init()
+        self.assertFalse(stopped.is_set())
 
     def test_a_number_that_an_earlier_job_served(self) -> None:
         engine = FakeEngine(shadow="off")

@@ -54,6 +54,9 @@ class Engine(Protocol):
 
     def resume(self) -> None: ...
 
+    def shutdown(self) -> None:
+        """The workers leave their job; the engine serves on."""
+
 
 def typed(body: Any, where: str) -> Error | None:
     """The typed error in {"error": {"code": str, "message": str, ...}}, said of `where`; None when it is no such body.
@@ -130,7 +133,6 @@ class HttpEngine:
         self._post("/resume")
 
     def shutdown(self) -> None:
-        """The workers leave their job; the server serves on."""
         self._post("/shutdown_weight_transfer_engine")
 
     def _rpc(self, method: str) -> list[dict[str, Any]]:
@@ -236,7 +238,6 @@ class LocalEngine:
         """Nothing to do, as for pause."""
 
     def shutdown(self) -> None:
-        """The workers leave their job; the LLM serves on."""
         self._call(self._llm.shutdown_weight_transfer_engine)
 
     def _rpc(self, method: str) -> list[dict[str, Any]]:

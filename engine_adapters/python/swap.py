@@ -16,8 +16,8 @@ _LONGEST_POLL_S = 0.1
 # After a failure the workers are asked, and caches are reset, for up to this long even if the deadline has passed.
 _SETTLE_S = 30.0
 
-# Called with an engine's index and its workers' status while they stream, from that engine's thread.
-Progress = Callable[[int, list[dict[str, Any]]], None]
+# Called with an engine's index, the generation and the workers' status while they stream, from that engine's thread.
+Progress = Callable[[int, int, list[dict[str, Any]]], None]
 
 
 class EngineSwap:
@@ -225,7 +225,7 @@ class EngineSwap:
         self.errors = [worker.get("error") for worker in workers]
         self.report["workers"] = [worker.get("stats") or {} for worker in workers]
         if self._progress is not None:
-            self._progress(self._index, workers)
+            self._progress(self._index, self._generation, workers)
         return workers
 
     def _status_at_last(self) -> list[dict[str, Any]]:
