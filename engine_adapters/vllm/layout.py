@@ -10,6 +10,7 @@ by the engine's own code, module by module, with the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,7 @@ class Layout:
                 dtype = spelling(self._specs[tensor].dtype)
                 entry = {"rank": rank, "buffer": name, "dtype": dtype, "shape": list(extents), "pieces": [piece]}
                 destination.append(entry)
-        placement = {"rank": rank, "host": "", "domain": "", "engine": f"engine {engine}"}
+        placement = {"rank": rank, "engine": f"engine {engine}"}
         return {
             "tensors": self.tensors,
             "source": [],
@@ -223,9 +224,8 @@ def _buffers(decisions: Decisions, live: list[LiveTensor]) -> Iterator[_Buffer]:
 def _parameters(traced: Trace, decisions: Decisions, live: list[LiveTensor]) -> Iterator[Parameter]:
     listed = {t.full_name: t for t in live}
     for name, written in traced.written.items():
-        t = listed.get(name)
         reason = decisions.reasons[name]
-        nbytes = t.tensor.nbytes if t is not None else 0
+        nbytes = math.prod(written.shape) * written.dtype.itemsize  # the engine may keep it packed elsewhere
         why = reason or "a plain copy, equal to what is loaded"
         yield Parameter(name, written.module, list(written.reads), "loader" if reason else "direct", why, nbytes)
     for name, t in listed.items():

@@ -150,3 +150,39 @@ def model_of(llm: Any) -> torch.nn.Module:
 def worker_of(llm: Any) -> Any:
     """vLLM's worker object inside an engine of this process."""
     return llm.llm_engine.model_executor.driver_worker.worker
+
+
+@contextmanager
+def as_rank(rank: int, size: int) -> Iterator[None]:
+    """Layers that are built inside believe that they are `rank` of `size` tensor-parallel ranks. They can load their
+    weights, and not compute together. Needs an engine in this process, whose group is changed meanwhile."""
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    saved = group.world_size, group.rank_in_group
+    group.world_size, group.rank_in_group = size, rank
+    try:
+        yield
+    finally:
+        group.world_size, group.rank_in_group = saved
+
+
+def load_unprocessed(llm: Any) -> torch.nn.Module:
+    """A second model of the engine's process, loaded by vLLM's own loader and not processed afterwards: its parameters
+    hold what load_weights wrote."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    vllm_config = llm.llm_engine.vllm_config
+    compilation = vllm_config.compilation_config
+    layers = compilation.static_forward_context
+    compilation.static_forward_context = {}  # layers refuse to be registered twice
+    try:
+        with set_current_vllm_config(vllm_config), set_default_torch_dtype(vllm_config.model_config.dtype):
+            made = initialize_model(vllm_config)
+            get_model_loader(vllm_config.load_config).load_weights(made, vllm_config.model_config)
+    finally:
+        compilation.static_forward_context = layers
+    return made

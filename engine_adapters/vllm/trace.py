@@ -14,7 +14,7 @@ from typing import Any, Iterator, Sequence
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.layerwise import _get_original_loader, _get_weight_loader, get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, to_meta_tensor
 from vllm.model_executor.model_loader.reload.sanitize import restore_layer_refs, sanitize_layer_refs
 
@@ -146,6 +146,8 @@ def _on_meta(model: torch.nn.Module) -> Iterator[list[tuple[torch.nn.Module, tor
                 if meta is None:
                     meta = sanitize_layer_refs(to_meta_tensor(form), module) if name in skipped else to_meta_tensor(form)
                     meta = restore_layer_refs(meta, module)
+                    if _get_weight_loader(meta).__name__ == "online_process_loader":
+                        meta.weight_loader = _get_original_loader(meta)  # a reload leaves its wrapper on its metadata
                     shape = tuple(meta.shape)
                     written.append((module, meta, Written(module_name, name, shape, meta.stride(), meta.dtype)))
                     if live.get(name) is not None:
