@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from headrace import core
 from headrace.driver import Driver, describe
@@ -84,8 +84,8 @@ def publish(
                 deadline=timeout,
                 progress=progress,
             )
-            publisher = _join(
-                driver,
+            publisher = join_both(
+                driver.init,
                 coordinator,
                 lambda: core.Publisher(
                     part,
@@ -151,10 +151,15 @@ def _newest_served(engines: Sequence[Engine]) -> int:
     return max(worker["serving"] or 0 for engine in engines for worker in engine.status())
 
 
-def _join(driver: Driver, coordinator: core.Coordinator, join: Any) -> core.Publisher:
-    """Both sides at once, since each waits for the other; the first error ends the wait of both."""
+def join_both(
+    init_engines: Callable[[], None], coordinator: core.Coordinator, join_publisher: Callable[[], core.Publisher]
+) -> core.Publisher:
+    """Joins the engines and publisher rank 0 at once, since each waits for the other. Both calls raise Error.
+
+    The first error stops the coordinator, which ends the wait of all.
+    """
     with ThreadPoolExecutor(2, thread_name_prefix="headrace-join") as threads:
-        engines, publisher = threads.submit(driver.init), threads.submit(join)
+        engines, publisher = threads.submit(init_engines), threads.submit(join_publisher)
         wait((engines, publisher), return_when=FIRST_EXCEPTION)
         errors = [future.exception() for future in (engines, publisher) if future.done() and future.exception()]
         if not errors:
