@@ -27,7 +27,10 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(found, {"_orig_mod.a": "x.a", "c": "c"})
 
     def test_a_function_is_asked_for_each(self):
-        found = checkpoint_names(["module.a", "value.w"], lambda name: None if name.startswith("value") else "m." + name)
+        def names(name):
+            return None if name.startswith("value") else "m." + name
+
+        found = checkpoint_names(["module.a", "value.w"], names)
         self.assertEqual(found, {"module.a": "m.a"})
 
     def test_names_may_be_exchanged(self):

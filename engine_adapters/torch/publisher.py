@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from headrace.engines import Engine
-from headrace.errors import Error, InputError, StateError
+from headrace.errors import StateError
 from headrace.torch.group import Group
 from headrace.torch.names import Names
 from headrace.torch.session import Session, SessionOptions
@@ -36,10 +36,10 @@ class Publisher:
     publish() runs; before and after it, optimizers may write as they like.
 
     A session ends when a member of it is lost: a trainer rank, an engine worker. Then, after a swap that failed, and
-    when a tensor has moved in memory or is cut in another way than before (`model.to()`, `load_state_dict(assign=True)`),
-    the next publish() makes a new session by itself: engines are asked anew what they read, all join again, and a
-    poisoned engine is healed by that generation. wait()'s report says so in "joined", and a warning is logged. Tensors
-    that move at every step make every publish() join: correct, but slow.
+    when a tensor has moved in memory or is cut in another way than before (by `model.to()` or
+    `load_state_dict(assign=True)`), the next publish() makes a new session by itself: engines are asked anew what they
+    read, all join again, and a poisoned engine is healed by that generation. wait()'s report says so in "joined", and a
+    warning is logged. Tensors that move at every step make every publish() join: correct, but slow.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Publisher:
 
         model: a module or a dict of tensors by name, plain ones or DTensors. It is looked at again at each publish().
           A plain tensor is offered whole by every rank that has it, so all of them must hold the same values.
-        engines: addresses of servers (rank 0 talks to them) or Engine objects; the same on all ranks, or only on rank 0.
+        engines: addresses of servers, or Engine objects. Rank 0 talks to them; those of other ranks are not looked at.
         shadow: "host": weights arrive beside the live ones while the engine serves; "off": the engine is paused.
         names: from parameters to the checkpoint's names, see names.py; None: they are the same.
         group: the trainer's ranks; None: the default group, or this process alone when there is none.
@@ -199,7 +199,9 @@ class Publisher:
         """Fills `tensors` with the model's as they are now. Returns why this rank must join anew, or None."""
         if generation <= self._published:
             raise StateError(
-                "generation_not_growing", f"generation {generation} was published after {self._published}", rank=self._group.rank
+                "generation_not_growing",
+                f"generation {generation} comes after {self._published}, which was published",
+                rank=self._group.rank,
             )
         tensors.update(current_tensors(self._model))
         if self._session is None:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from headrace.errors import Error, InputError, InternalError, PeerError, StateError
+from headrace.errors import Error, InternalError, PeerError
 from headrace.torch import Publisher
 from headrace.torch.testing import run_alone, run_ranks
 from headrace.torch.testing_engine import TestEngine

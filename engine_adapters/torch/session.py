@@ -18,7 +18,7 @@ from headrace.engines import Engine
 from headrace.errors import DeadlineError, Error, PeerError
 from headrace.torch.group import Group
 from headrace.torch.names import Names, refuse_strangers
-from headrace.torch.sources import places, refuse_unwanted, sources
+from headrace.torch.sources import Sources, Wanted, places, refuse_unwanted, sources
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Session:
         self._swaps = ThreadPoolExecutor(1, thread_name_prefix="headrace-swap")
         try:
             meeting = group.first(lambda: self._open(options))
-            offer = group_offer(group, tensors, meeting["tensors"], options.names)
+            offer = _offer(group, tensors, meeting["tensors"], options.names)
             self._places = places(tensors)
             self._tensors = offer.tensors
             group.each(lambda: self._join(offer, meeting, options))
@@ -87,7 +87,7 @@ class Session:
             "coordinator": self._coordinator.address,
         }
 
-    def _join(self, offer: Any, meeting: dict[str, Any], options: SessionOptions) -> None:
+    def _join(self, offer: Sources, meeting: dict[str, Any], options: SessionOptions) -> None:
         engines = _Engines(self._driver, self._coordinator) if self._driver else None
         own: Error | None = None
         try:
@@ -158,8 +158,8 @@ class Session:
         self._publisher = self._coordinator = None
 
 
-def group_offer(group: Group, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, Any], names: Names | None) -> Any:
-    """This rank's sources, when all ranks could make theirs and together they offer nothing that no engine reads."""
+def _offer(group: Group, tensors: Mapping[str, torch.Tensor], wanted: Wanted, names: Names | None) -> Sources:
+    """All ranks: this one's sources, when all could make theirs and together they offer nothing that no engine reads."""
     made = []
 
     def offer() -> tuple[set[str], set[str], list[str]]:
@@ -176,7 +176,7 @@ class _Engines:
     """The engines' way into the session, in a thread, while this rank's publisher joins."""
 
     def __init__(self, driver: Driver, coordinator: core.Coordinator) -> None:
-        self._error: Error | None = None
+        self._error: Exception | None = None
         self._driver = driver
         self._coordinator = coordinator
         self._thread = threading.Thread(target=self._run, name="headrace-join", daemon=True)
@@ -185,11 +185,11 @@ class _Engines:
     def _run(self) -> None:
         try:
             self._driver.init()
-        except Error as error:
+        except Exception as error:  # raised by joined(), in the thread that can
             self._error = error
             self._coordinator.stop()  # the publishers would wait for the engines
 
-    def joined(self) -> Error | None:
+    def joined(self) -> Exception | None:
         """Waits until all engines have joined, or why one has not."""
         self._thread.join()
         return self._error

@@ -100,7 +100,8 @@ class _Worker:
 
     def describe(self) -> dict[str, Any]:
         tensors = [
-            {"name": n, "shape": list(shape), "dtype": dtypes.spelling(dtype)} for n, (shape, dtype) in self._tensors.items()
+            {"name": name, "shape": list(shape), "dtype": dtypes.spelling(dtype)}
+            for name, (shape, dtype) in self._tensors.items()
         ]
         return {"worker": self.index, "workers": self._workers, "tensors": tensors, "shadow": None}
 
