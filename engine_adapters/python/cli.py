@@ -71,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument(
             "--engine", action="append", required=True, metavar="URL", help="a vLLM server; repeat it for several"
         )
-        made.add_argument("--pause", choices=PAUSE_MODES, default="keep", help="what becomes of running requests (keep)")
+        does = "what becomes of running requests (keep)"
+        made.add_argument("--pause", choices=PAUSE_MODES, default="keep", help=does)
 
     made = command("publish", "hot-swap a checkpoint directory into running servers", _publish)
     made.add_argument("directory", metavar="DIR", help="model.safetensors, or its index and shards")
@@ -90,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     engines(made)
     made.add_argument("--generation", type=int, required=True, metavar="G")
     made.add_argument("--shadow", choices=SHADOWS, help="left out: as the servers joined")
-    made.add_argument("--init", metavar="FILE", help="join a job first: JSON with coordinator, token, job; - reads stdin")
+    made.add_argument("--init", metavar="FILE", help="JSON with coordinator, token, job: join it first; - reads stdin")
 
     made = command("status", "what a server's workers serve, and what they wait for", _status)
     made.add_argument("url", metavar="URL")
@@ -165,10 +166,8 @@ def _explain(options: argparse.Namespace) -> None:
         return
     for worker in workers:
         parameters = worker["parameters"]
-        rows = [["parameter", "install", "bytes", "tensors", "reason"]]
-        rows += [
-            [p["name"], p["install"], human_bytes(p["bytes"]), _few(p["tensors"]), p["reason"]] for p in parameters
-        ]
+        rows = [["parameter", "install", "bytes", "from", "reason"]]
+        rows += [[p["name"], p["install"], human_bytes(p["bytes"]), _origin(p), p["reason"]] for p in parameters]
         print(f"worker {worker['worker']}\n\n{table(rows)}\n")
         for install in ("direct", "loader", "kept"):
             found = [p["bytes"] for p in parameters if p["install"] == install]
@@ -237,8 +236,14 @@ def _read(file: str) -> str:
         raise InputError("io", f'cannot read "{file}": {error}') from None
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f", +{len(names) - 3}" if len(names) > 3 else "")
+def _origin(parameter: dict[str, Any]) -> str:
+    """The checkpoint's tensors: nothing for one of the same name, without the part that is the parameter's too."""
+    names = parameter["tensors"]
+    if names == [parameter["name"]]:
+        return ""
+    parent = parameter["name"].rpartition(".")[0].rpartition(".")[0] + "."
+    shown = [name.removeprefix(parent) for name in names[:3]]
+    return ", ".join(shown) + (f", +{len(names) - 3}" if len(names) > 3 else "")
 
 
 def _hand_on(argv: list[str]) -> int:

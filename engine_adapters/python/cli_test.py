@@ -111,7 +111,8 @@ class ServersTest(unittest.TestCase):
         report: dict[str, Any] = {"generation": 3, "engines": [], "publisher": {}}
         with mock.patch("headrace.publish.publish", return_value=report) as publish:
             arguments = ["--shadow", "off", "--transport", "ucx", "--generation", "3", "--listen", "h:1"]
-            status, out, _ = run("publish", "DIR", *self.engines, *arguments, "--pause", "abort", "--timeout", "9", "--json")
+            arguments += ["--pause", "abort", "--timeout", "9", "--json"]
+            status, out, _ = run("publish", "DIR", *self.engines, *arguments)
         self.assertEqual((status, json.loads(out)), (0, {"outcome": "ok"} | report))
         (directory, engines), options = publish.call_args
         self.assertEqual(directory, "DIR")

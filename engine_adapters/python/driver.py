@@ -37,8 +37,8 @@ class Driver:
     """Steers `engines` (addresses of vLLM servers, or Engine objects); engine i of the job is engines[i].
 
     job, token, coordinator: where the engines join; needed by init() alone. options: "shadow" ("host" or "off",
-    required) and what else the engines' init info takes. pause_mode: what becomes of running requests. deadline: seconds
-    for each init and each swap. Thread rules: one call at a time.
+    required) and what else the engines' init info takes. pause_mode: what becomes of running requests. deadline:
+    seconds for each init and each swap. Thread rules: one call at a time.
     """
 
     def __init__(
@@ -114,11 +114,13 @@ class Driver:
     def swap(self, generation: int) -> dict[str, Any]:
         """Swaps a published generation into all engines, concurrently.
 
-        Returns {"generation", "engines": [...]}, for each engine "engine", "name", "outcome" ("swapped", "failed"),
-        "state" ("serving", "paused", "untouched"; "unknown": no answer to the resume), "seconds" of each step ("staged":
-        the wait for all votes; "paused": from the pause to the resume), "workers" (each worker's last stats), "error" (None, or an error's JSON) and
-        "notes" (what went wrong and was mended). Errors: that of the first engine that failed, naming engine and worker;
-        its attribute `report` has the report. Calling it again with the same generation completes what was begun.
+        Returns {"generation", "engines": [...]}, for each engine
+            "engine", "name", "outcome" ("swapped", "failed"),
+            "state" ("serving", "paused", "untouched"; "unknown": no answer to the resume),
+            "seconds" of each step ("staged": the wait for all votes; "paused": from the pause to the resume),
+            "workers" (each worker's last stats), "error" (None, or an error's JSON), "notes" (what was mended).
+        Errors: that of the first engine that failed, naming engine and worker; its attribute `report` has the report.
+        Calling it again with the same generation completes what was begun.
         """
         if generation < 1:
             raise InputError("invalid_option", f"generation is {generation}; generations count from 1")

@@ -195,7 +195,10 @@ class FakeEngine:
 
 
 class FakeServer:
-    """A FakeEngine behind vLLM's routes. `rules`: path -> function(handler) that answers instead; returns True to go on."""
+    """A FakeEngine behind vLLM's routes.
+
+    rules: path -> function(handler) that answers instead, or returns True for the engine to answer.
+    """
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine

@@ -219,7 +219,7 @@ class LocalTest(unittest.TestCase):
         llm.collective_rpc.side_effect = rpc
         llm.update_weights.side_effect = lambda request: served.__setitem__(0, request["update_info"]["generation"])
         Driver([LocalEngine(llm)], options={"shadow": "host"}).swap(1)
-        calls = [call[0] for call in llm.mock_calls if call[0] != "collective_rpc" and not call[0].startswith("reset_prefix_cache.")]
+        calls = [call[0] for call in llm.mock_calls if not call[0].startswith(("collective_rpc", "reset_prefix_cache."))]
         resets = ["reset_prefix_cache", "reset_mm_cache", "llm_engine.reset_encoder_cache"]
         self.assertEqual(calls, ["start_weight_update", "update_weights", "finish_weight_update"] + resets)
         llm.finish_weight_update.assert_called_once_with("1")

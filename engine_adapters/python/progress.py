@@ -72,7 +72,8 @@ class ProgressBar:
             if step <= self._shown:
                 return
             self._shown = step
-            self._draw(share, f"generation {generation}  {share:4.0%}  {human_bytes(streamed)} of {human_bytes(needed)}")
+            come = f"{human_bytes(streamed)} of {human_bytes(needed)}"
+            self._draw(share, f"generation {generation}  {share:4.0%}  {come}")
 
     def close(self) -> None:
         with self._lock:

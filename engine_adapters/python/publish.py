@@ -141,8 +141,8 @@ def checkpoint_part(part: dict[str, Any], wanted: dict[str, dict[str, Any]]) -> 
 
 def _configured_shadow(configured: list[str | None]) -> str:
     if None in configured or len(set(configured)) > 1:
-        told = ", ".join(str(shadow) for shadow in configured)
-        message = f'say where weights land, shadow "host" or "off": the engines are not all configured with one ({told})'
+        told = ", ".join(shadow or "none" for shadow in configured)
+        message = f'say where weights land, shadow "host" or "off"; the engines are configured with: {told}'
         raise InputError("invalid_option", message)
     return str(configured[0])
 

@@ -136,7 +136,7 @@ class RealEngine:
             {
                 "worker": i,
                 "joined": bool(self.receivers),
-                "serving": self.receivers[i].serving if self.receivers else (self.carried[i] or {}).get("committed_generation", 0),
+                "serving": self.serving(i),
                 "staged": self.staged[i],
                 "error": None,
                 "waiting_for": "",
@@ -146,6 +146,11 @@ class RealEngine:
             }
             for i in range(self.count)
         ]
+
+    def serving(self, i: int) -> int | None:
+        if self.receivers:
+            return self.receivers[i].serving
+        return self.carried[i]["committed_generation"] if self.carried[i] else 0
 
     def pause(self, mode: str) -> None:
         self.paused = True
@@ -230,7 +235,7 @@ class PublishTest(unittest.TestCase):
         self.write()
         with self.assertRaises(InputError) as raised:
             publish(self.directory, [RealEngine("a", 1, "host"), RealEngine("b", 1)], timeout=30.0)
-        self.assertIn("host, None", raised.exception.message)
+        self.assertIn("with: host, none", raised.exception.message)
         engine = RealEngine("a", 1, "off")
         report = publish(self.directory, [engine], generation=41, timeout=30.0)
         self.assertEqual((report["generation"], engine.info["shadow"]), (41, "off"))

@@ -121,7 +121,7 @@ class EngineSwap:
         for worker in workers:
             if not worker["joined"]:
                 failed = self._worker_error(workers)
-                message = f"worker {worker['worker']} is in no job: init() comes first, and again after a session has ended"
+                message = f"worker {worker['worker']} is in no job: init() comes first, and again after a session's end"
                 raise failed or StateError("malformed", message, rank=worker["worker"])
             if (worker["staged"] or 0) > self._generation:
                 message = f"worker {worker['worker']} has staged generation {worker['staged']} already"

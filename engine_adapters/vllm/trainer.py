@@ -41,10 +41,13 @@ _JOIN_S = 120.0
 
 @dataclass
 class HeadraceTrainerInitInfo(TrainerInitInfo):
-    """world_size: the server's workers (TP * PP * DP). shadow: "host" or "off". dtype: what the server computes in, when
+    """What all ranks give alike, beside their rank.
+
+    world_size: the server's workers (TP * PP * DP). shadow: "host" or "off". dtype: what the server computes in, when
     that is not the parameters' own: they are converted while they are copied. listen: where rank 0's coordinator
-    listens, HOST:PORT that ranks and workers reach. group: the trainer's ranks; None: the default group, or this process
-    alone. timeout: seconds for each publish and update."""
+    listens, HOST:PORT that ranks and workers reach. group: the trainer's ranks; None: the default group, or this
+    process alone. timeout: seconds for each publish and update.
+    """
 
     backend: ClassVar[str] = "headrace"
     world_size: int

@@ -60,9 +60,8 @@ def _change(model: nn.Module) -> None:
 
 
 def _full(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for name, p in model.named_parameters()
-    }
+    fulls = {name: p.full_tensor() if hasattr(p, "full_tensor") else p for name, p in model.named_parameters()}
+    return {name: full.detach().clone() for name, full in fulls.items()}
 
 
 def _trainer(rank: int, model: nn.Module, held: torch.dtype = torch.float32, **more: Any) -> Any:
@@ -111,7 +110,8 @@ def _fails_and_heals(rank: int) -> list[str]:
         dist.broadcast(parameter.data, 0)
     trainer, client = _trainer(rank, model)
     seen = []
-    for step, error in (("update", DataLossError("verification_failed", "tile 3")), ("start", InternalError("internal", "x"))):
+    failures = {"update": DataLossError("verification_failed", "tile 3"), "start": InternalError("internal", "x")}
+    for step, error in failures.items():
         if client:
             client.engine.fail[step] = error
         try:
