@@ -55,6 +55,8 @@ class Publisher:
         job: str | None = None,
         listen: str = "127.0.0.1:0",
         timeout: float = 600.0,
+        join_timeout: float = 120.0,
+        commit_timeout: float = 60.0,
         engine_options: Mapping[str, Any] | None = None,
         publisher_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -69,7 +71,10 @@ class Publisher:
         pause_mode: what becomes of running requests: "keep", "wait" or "abort".
         job: its name; None: a random one.
         listen: where rank 0's coordinator listens, HOST:PORT that all members reach. Port 0: any free one.
-        timeout: seconds for joining, for each publish() and for each swap.
+        timeout: seconds for each answer of an engine, each publish() and each swap.
+        join_timeout: seconds for all members to come, and again for all to agree on the plan.
+        commit_timeout: seconds from an engine's first vote to its decision, and from that to its commit: the driver
+          pauses the engine in between. Raise it for pause_mode "wait" and long requests.
         engine_options: more of the engines' init info. publisher_options: chunk_bytes, staging_bytes.
         Errors: InputError `unwanted` for a tensor that no engine reads and that is no second name of one that is read;
         `uncovered` for one that engines read and the trainer lacks; `shape_mismatch`; others of the plan
@@ -86,6 +91,8 @@ class Publisher:
             job=self._group.first(lambda: job or f"headrace-{secrets.token_hex(8)}"),
             listen=listen,
             timeout=timeout,
+            join_timeout=join_timeout,
+            commit_timeout=commit_timeout,
             engine_options=dict(engine_options or {}),
             publisher_options=dict(publisher_options or {}),
         )

@@ -33,6 +33,8 @@ class SessionOptions:
     job: str
     listen: str
     timeout: float
+    join_timeout: float
+    commit_timeout: float
     engine_options: Mapping[str, Any]
     publisher_options: Mapping[str, Any]
 
@@ -61,7 +63,13 @@ class Session:
     def _open(self, options: SessionOptions) -> dict[str, Any]:
         """Rank 0: asks the engines what they read, and starts the coordinator. Returns what all ranks must know."""
         token, incarnation = secrets.token_hex(32), secrets.token_hex(8)
-        engine_options = {"shadow": options.shadow, "transport": options.transport, **options.engine_options}
+        engine_options = {
+            "shadow": options.shadow,
+            "transport": options.transport,
+            "join_timeout": options.join_timeout,
+            "commit_timeout": options.commit_timeout,
+            **options.engine_options,
+        }
         asked = Driver(options.engines, options=engine_options, deadline=options.timeout).describe()
         self._coordinator = core.Coordinator(
             job=options.job,
@@ -70,6 +78,7 @@ class Session:
             token=token,
             incarnation=incarnation,
             listen=options.listen,
+            timeouts=_timeouts(options),
         )
         self._driver = Driver(
             options.engines,
@@ -100,7 +109,8 @@ class Session:
                 rank=self._group.rank,
                 incarnation=meeting["incarnation"],
                 transport=options.transport,
-                connect_timeout=options.timeout,
+                connect_timeout=options.join_timeout,
+                timeouts=_timeouts(options),
                 **options.publisher_options,
             )
         except Error as error:
@@ -156,6 +166,10 @@ class Session:
             with contextlib.suppress(Error):  # it is left all the same
                 self._publisher.close(0.0)
         self._publisher = self._coordinator = None
+
+
+def _timeouts(options: SessionOptions) -> core.Timeouts:
+    return core.Timeouts(join=options.join_timeout, plan=options.join_timeout, decision=options.commit_timeout)
 
 
 def _offer(group: Group, tensors: Mapping[str, torch.Tensor], wanted: Wanted, names: Names | None) -> Sources:

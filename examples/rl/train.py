@@ -28,6 +28,7 @@ import torch.multiprocessing
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 import headrace.torch
 
@@ -140,6 +141,7 @@ def rollouts(address: str, prompt: str, step: int) -> list[Rollout]:
 
 
 def sharded_model(model: pathlib.Path) -> torch.nn.Module:
+    disable_progress_bar()
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     for layer in policy.model.layers:
         fully_shard(layer)
@@ -195,10 +197,10 @@ def train(rank: int, store: str, address: str, model: pathlib.Path, steps: int) 
                         version=version,
                         reward=reward,
                         gap=gap,
-                        stall=_ms(max(stats["stall_seconds"] for stats in report["trainer"])),
-                        pause=_ms(engine["seconds"]["paused"]),
-                        transfer=_ms(max(worker["transfer_seconds"] for worker in engine["workers"])),
-                        verify=_ms(max(worker["verify_seconds"] for worker in engine["workers"])),
+                        stall=_time(max(stats["stall_seconds"] for stats in report["trainer"])),
+                        pause=_time(engine["seconds"]["paused"]),
+                        transfer=_time(max(worker["transfer_seconds"] for worker in engine["workers"])),
+                        verify=_time(max(worker["verify_seconds"] for worker in engine["workers"])),
                         text=repr(groups[0][0].text),
                     ),
                     flush=True,
@@ -206,8 +208,8 @@ def train(rank: int, store: str, address: str, model: pathlib.Path, steps: int) 
     dist.destroy_process_group()
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
 
 
 def main() -> None:
