@@ -11,11 +11,11 @@ of its own meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import importlib.metadata
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.v1.worker.gpu_worker import Worker
 
-from headrace import core
+from headrace import __version__, core
 from headrace.errors import Error, InputError, InternalError, ResourceError, StateError
 from headrace.vllm import layout as layouts
 from headrace.vllm import options as option_table
@@ -86,13 +86,13 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             init_info.check_complete()
             refusals.check(self.vllm_config)
             with set_current_vllm_config(self.vllm_config):
-                self._leave()
-                restore(self.model)
+                self._restore()
                 layout = self._analysed()
             _check_loader_bytes(layout, init_info.loader_bytes)
+            self._leave()
             self._options = init_info
-            self._session = self._join(layout, init_info)
             self._error = None
+            self._session = self._join(layout, init_info)
 
     def start_weight_update(self) -> None:
         with self._remembering_errors():
@@ -117,20 +117,14 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         with self._remembering_errors():
             session, generation = self._joined(), update_info.generation
             session.obtain(generation)
-            try:
-                # What is loaded must lie in the loader's buffers, which a shadow reaches with the commit.
-                if self._options.shadow == "off":
-                    self._install.run()
-                    session.commit(generation)
-                else:
-                    session.commit(generation)
-                    self._install.run()
-            except BaseException as cause:
-                error = cause if isinstance(cause, Error) else _foreign(cause)
-                session.abandon(error)
-                self._restore()
-                raise error from cause
-            self._error = None
+            self._error = None  # before the commit, with which the next generation begins to stream
+            # What is loaded must lie in the loader's buffers, which a shadow reaches with the commit.
+            if self._options.shadow == "off":
+                self._load(session)
+                session.commit(generation)
+            else:
+                session.commit(generation)
+                self._load(session)
 
     def finish_weight_update(self) -> None:
         """Nothing: after an error here the host refuses every later update."""
@@ -155,18 +149,19 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             "workers": self.parallel_config.world_size_across_dp,
             "tensors": tensors,
             "shadow": shadow,
-            "version": importlib.metadata.version("headrace"),
+            "version": __version__,
         }
 
     def status(self) -> dict[str, Any]:
         """What is served, what comes, and what went wrong. Never raises."""
         session = self._session
-        error = self._error or (session.error if session else None)
+        joined = session.joined if session else False
+        error = self._error  # looked at after `joined`, which may find one
         stats = session.stats if session else {}
         return {
             "worker": self._worker,
             "job": self._options.job if self._options else None,
-            "joined": session.joined if session else False,
+            "joined": joined,
             "serving": session.serving if session else self._serving,
             "staging": session.staging if session else None,
             "streamed_bytes": stats.get("streamed_bytes", 0),
@@ -226,8 +221,23 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             **sizes,
         )
         return Receiving(
-            receiver, layout.memory, shadow=options.shadow != "off", transfer_timeout=options.transfer_timeout
+            receiver,
+            layout.memory,
+            shadow=options.shadow != "off",
+            transfer_timeout=options.transfer_timeout,
+            on_error=self._remember,
         )
+
+    def _load(self, session: Receiving) -> None:
+        try:
+            self._install.run()
+        except BaseException as cause:
+            error = cause if isinstance(cause, Error) else _foreign(cause)
+            session.abandon(error)
+            self._restore()
+            if error is cause or not isinstance(cause, Exception):
+                raise
+            raise error from cause
 
     def _leave(self) -> None:
         session = self._session
@@ -246,22 +256,17 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         if restored := restore(self.model):
             logger.warning("Headrace: an update that died left %d layers without weights: %s", len(restored), restored)
 
-    def _remembering_errors(self) -> _Remembering:
-        return _Remembering(self)
+    def _remember(self, error: Error) -> None:
+        self._error = error
 
-
-class _Remembering:
-    """What leaves the block as an exception becomes the engine's last error."""
-
-    def __init__(self, engine: HeadraceWeightTransferEngine) -> None:
-        self._engine = engine
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            self._engine._error = error if isinstance(error, Error) else _foreign(error)
+    @contextlib.contextmanager
+    def _remembering_errors(self) -> Iterator[None]:
+        """What leaves the block as an exception becomes the last error."""
+        try:
+            yield
+        except BaseException as error:
+            self._remember(error if isinstance(error, Error) else _foreign(error))
+            raise
 
 
 def _foreign(error: BaseException) -> InternalError:

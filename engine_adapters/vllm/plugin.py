@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.vllm import replies
+
 BACKEND = "headrace"
 
 
 def register() -> None:
-    """Makes `--weight-transfer-config '{"backend": "headrace"}'` work, and puts the gate into an API server that is
-    started with it. May be called any number of times."""
+    """Makes `--weight-transfer-config '{"backend": "headrace"}'` work, puts the gate into an API server that is
+    started with it, and mends how executors take their workers' replies. May be called any number of times."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
 
     if BACKEND not in WeightTransferEngineFactory._registry:
@@ -20,6 +22,7 @@ def register() -> None:
     if BACKEND not in WeightTransferTrainerFactory._registry:
         WeightTransferTrainerFactory.register_engine(BACKEND, "headrace.vllm.trainer", "HeadraceTrainerEngine")
     _attach_gate()
+    replies.keep_in_step()
 
 
 class _GatePlugin:

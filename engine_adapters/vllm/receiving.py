@@ -35,13 +35,21 @@ class Receiving:
     """See above. obtain, commit, abandon and close from one thread; the properties from any."""
 
     def __init__(
-        self, receiver: Any, restate: Callable[[], dict[str, Any]], *, shadow: bool, transfer_timeout: float
+        self,
+        receiver: Any,
+        restate: Callable[[], dict[str, Any]],
+        *,
+        shadow: bool,
+        transfer_timeout: float,
+        on_error: Callable[[Error], None],
     ) -> None:
         """receiver: a joined headrace.core.Receiver, owned from now on. restate: the live buffers as they are now;
-        called in the thread that stages, before each generation. transfer_timeout: seconds."""
+        called in the thread that stages, before each generation. transfer_timeout: seconds. on_error: told, once and
+        in whichever thread finds it, each generation that was given up and what ended the session."""
         self._receiver = receiver
         self._restate = restate
         self._transfer_timeout = transfer_timeout
+        self._on_error = on_error
         self._changed = threading.Condition()
         self._state = "waiting" if shadow else "off"
         self._next: int | None = None  # taken from the receiver, not staged yet (without a shadow)
@@ -58,15 +66,8 @@ class Receiving:
 
     @property
     def joined(self) -> bool:
-        """The session stands: no error ended it and it was not closed."""
+        """The session stands: no error ended it and it was not closed. Notices a death that no call met yet."""
         return self._end_of_session() is None and not self._closing
-
-    @property
-    def error(self) -> Error | None:
-        """The last error: what ended the session, or else why a generation was given up."""
-        ended = self._end_of_session()
-        with self._changed:
-            return ended or (self._gave_up[1] if self._gave_up else None)
 
     @property
     def staging(self) -> int | None:
@@ -176,18 +177,26 @@ class Receiving:
         """Raises what became of the generation; the session is ended where that was the end of it."""
         with self._changed:
             self._staging, self._next = generation, None
+        gone: Error | None = None
         try:
-            self._receiver.stage(generation, self._restate())
+            memory = self._restate()
         except Error as error:
+            # The receiver must hear of it, to vote: the others wait for this worker. It finds all buffers gone.
+            gone, memory = error, {}
+        try:
+            self._receiver.stage(generation, memory)
+        except Error as found:
+            error = gone or found
             with self._changed:
                 self._staging = None
             if self._end_of_session() is not None:
                 self._end(error)
             else:
+                self._on_error(error)
                 with self._changed:
                     self._gave_up = (generation, error)
                     self._changed.notify_all()
-            raise
+            raise error from None
         with self._changed:
             self._staging, self._staged = None, generation
             if self._thread is not None:
@@ -231,15 +240,18 @@ class Receiving:
         try:
             self._receiver.status()
         except Error as error:
+            self._end(error)
             return error
         return None
 
     def _end(self, error: Error) -> None:
         with self._changed:
             self._staging = self._staged = None
-            if self._error is None:
-                self._error = error
             self._changed.notify_all()
+            if self._error is not None:
+                return
+            self._error = error
+        self._on_error(error)
 
     def _check_alive(self) -> None:
         if self._error is not None:

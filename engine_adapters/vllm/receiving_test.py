@@ -15,7 +15,10 @@ _LOST = PeerError("peer_lost", "publisher 0 is gone", peer="publisher 0")
 class ReceivingTest(unittest.TestCase):
     def session(self, shadow: bool = True, timeout: float = 30.0, restate=dict) -> Receiving:
         self.receiver = FakeReceiver("host" if shadow else "off")
-        session = Receiving(self.receiver, restate, shadow=shadow, transfer_timeout=timeout)
+        self.errors: list[Error] = []
+        session = Receiving(
+            self.receiver, restate, shadow=shadow, transfer_timeout=timeout, on_error=self.errors.append
+        )
         self.addCleanup(self.end, session)
         return session
 
@@ -86,7 +89,7 @@ class ReceivingTest(unittest.TestCase):
                 with self.assertRaises(DataLossError) as raised:
                     session.obtain(1)
                 self.assertEqual(raised.exception.tensor, "t")
-                self.assertEqual(session.error.code, "verification_failed")
+                self.assertEqual([error.code for error in self.errors], ["verification_failed"])
                 self.assertTrue(session.joined)
                 self.receiver.announced.put(2)
                 session.obtain(2)
@@ -113,6 +116,7 @@ class ReceivingTest(unittest.TestCase):
         self.assertEqual(raised, [_LOST])
         self.assertFalse(session.joined)
         self.assertEqual(session.serving, 0)
+        self.assertEqual(self.errors, [_LOST])
         with self.assertRaises(PeerError):
             session.obtain(2)
 
@@ -122,7 +126,7 @@ class ReceivingTest(unittest.TestCase):
         session.obtain(1)
         self.receiver.end(_LOST)
         self.assertFalse(session.joined)
-        self.assertEqual(session.error, _LOST)
+        self.assertEqual(self.errors, [_LOST])
         with self.assertRaises(PeerError):
             session.commit(1)
         self.assertEqual(session.serving, 0)
@@ -147,11 +151,14 @@ class ReceivingTest(unittest.TestCase):
         for shadow in (True, False):
             with self.subTest(shadow=shadow):
                 session = self.session(shadow, restate=gone)
+                self.receiver.memory = {"w": 1}
                 self.receiver.announced.put(1)
                 with self.assertRaises(StateError) as raised:
                     session.obtain(1)
                 self.assertEqual(raised.exception.buffer, "w")
-                self.assertEqual(self.receiver.log, [])
+                self.assertEqual([error.buffer for error in self.errors], ["w"])
+                self.assertEqual(self.receiver.log, [])  # it refused, so that it could vote
+                self.assertEqual(self.receiver.refused, [1])
 
     def test_a_defect_in_the_thread_reaches_the_host(self):
         session = self.session(restate=lambda: 1 / 0)
@@ -176,7 +183,7 @@ class ReceivingTest(unittest.TestCase):
         threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
         for i in range(1000):
             receiver = FakeReceiver()
-            session = Receiving(receiver, dict, shadow=True, transfer_timeout=10)
+            session = Receiving(receiver, dict, shadow=True, transfer_timeout=10, on_error=lambda error: None)
             if i % 3 == 0:
                 receiver.end(_LOST)
             elif i % 3 == 1:

@@ -20,7 +20,9 @@ class FakeReceiver:
         self.commit_errors: dict[int, Error] = {}
         self.may_stage = threading.Event()  # cleared: stage() waits
         self.may_stage.set()
+        self.memory: dict[str, Any] | None = None  # what stage() expects; None: whatever the first one gives
         self.log: list[str] = []
+        self.refused: list[int] = []  # generations whose buffers had moved
         self.closed = False
         self.waiting_for = ""
         self._served = (carried or {}).get("committed_generation", 0)
@@ -51,6 +53,10 @@ class FakeReceiver:
         with _Alone(self._turn):
             self.may_stage.wait(30)
             self.status()
+            self.memory = memory if self.memory is None else self.memory
+            if memory != self.memory:
+                self.refused.append(generation)
+                raise StateError("destination_moved", "buffers are gone")
             self.log.append(f"stage {generation}")
             if generation in self.stage_errors:
                 self._poisoned |= self.shadow == "off"
