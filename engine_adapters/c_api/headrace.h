@@ -95,7 +95,9 @@ typedef struct hr_receiver hr_receiver;
  * options: as a publisher's with "engine", "worker", "shadow": "host" | "off" in place of "rank"; optional
  *  "transfer_timeout", and "carried": what hr_receiver_carry of this worker's earlier session gave.
  * memory: a JSON list of `count` objects {"name", "shape": [..], "strides": [..]} (elements); addresses[i] is the first
- *  element of the i-th. The memory must outlive the handle; it is written inside _stage (shadow "off") and _commit. */
+ *  element of the i-th; optional "live": false where the engine does not compute with it, so that _stage writes it also
+ *  with a shadow. The memory must outlive the handle; it is written inside _stage (shadow "off") and _apply or _commit.
+ */
 char* hr_receiver_join(const char* options, const char* part, const char* memory, void* const* addresses, size_t count,
                        hr_receiver** receiver);
 /* [one at a time] Waits for an announced generation that was not staged yet. */
@@ -103,9 +105,12 @@ char* hr_receiver_next_generation(hr_receiver* receiver, double timeout, uint64_
 /* [one at a time] Streams, verifies, votes, waits for the decision. `memory` restates the host's buffers. */
 char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* memory, void* const* addresses,
                         size_t count);
-/* [one at a time] The engine is paused: makes the staged generation live, waits until every worker did. */
+/* [one at a time] The engine is paused: writes the staged generation to the live buffers. */
+char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation);
+/* [one at a time] Applies the generation unless that was done, and waits until every worker of the engine has come
+ * here. A host that derives state from the weights does so between _apply and _commit. */
 char* hr_receiver_commit(hr_receiver* receiver, uint64_t generation);
-/* The host wrote live weights itself and failed half way: ends the session by this error (an object as above; "code"
+/* The host failed between _apply and _commit: ends the session by this error (an object as above; "code"
  * and "message" suffice), which the other members learn, and leaves the worker poisoned. */
 char* hr_receiver_abandon(hr_receiver* receiver, const char* error);
 /* [one at a time] Leaves. Nothing but _serving, _carry, _status, _waiting_for, _stats and _free may follow. */

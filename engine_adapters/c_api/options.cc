@@ -264,6 +264,7 @@ absl::StatusOr<std::map<std::string, BufferMemory>> ReadLiveMemory(const char* j
     fields.Read("name", &name);
     fields.ReadList("shape", 0, kMaxIndex, &buffer.shape);
     fields.ReadList("strides", 0, kMaxIndex, &buffer.strides);
+    if (fields.Has("live")) fields.Read("live", &buffer.live);
     HR_RETURN_IF_ERROR(fields.Finish());
     if (!memory.emplace(name, std::move(buffer)).second) {
       return Error(ErrorCode::kInvalidOption, absl::StrCat("memory[", i, "].name \"", name, "\" stands there twice"));

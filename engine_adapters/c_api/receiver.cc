@@ -75,6 +75,10 @@ char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* 
   });
 }
 
+char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation) {
+  return headrace::Guard([&] { return receiver->receiver->Apply(generation); });
+}
+
 char* hr_receiver_commit(hr_receiver* receiver, uint64_t generation) {
   return headrace::Guard([&] { return receiver->receiver->Commit(generation); });
 }

@@ -39,6 +39,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "hr_receiver_join": (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, _ADDRESSES, ctypes.c_size_t, _OUT),
     "hr_receiver_next_generation": (ctypes.c_void_p, ctypes.c_double, _GENERATION),
     "hr_receiver_stage": (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p, _ADDRESSES, ctypes.c_size_t),
+    "hr_receiver_apply": (ctypes.c_void_p, ctypes.c_uint64),
     "hr_receiver_commit": (ctypes.c_void_p, ctypes.c_uint64),
     "hr_receiver_abandon": (ctypes.c_void_p, ctypes.c_char_p),
     "hr_receiver_close": (ctypes.c_void_p, ctypes.c_double),

@@ -53,11 +53,16 @@ class Timeouts:
 
 
 class BufferMemory(NamedTuple):
-    """One live buffer as the host has it now: the address of its first element, shape and strides in elements."""
+    """One buffer as the host has it now: the address of its first element, shape and strides in elements.
+
+    live: False where the engine does not compute with it (what its own loading code is fed from): then stage() writes
+    it also with a shadow, which has no second copy of it.
+    """
 
     address: int
     shape: Sequence[int]
     strides: Sequence[int]
+    live: bool = True
 
 
 class _Closing:
@@ -262,11 +267,11 @@ class Receiver(_Member):
     (the live buffers: the engine is paused). carried: carry() of this worker's former session.
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
-    A cycle: g = next_generation(t); stage(g, memory); commit(g). In mode "off" the engine is paused during stage and
-    commit, with a shadow during commit only. An error after live bytes were touched leaves the worker poisoned:
+    A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from
+    stage to commit, with a shadow from apply to commit. An error after live bytes were touched leaves the worker poisoned:
     `serving` is None until a whole generation was committed.
 
-    One at a time: next_generation, stage, commit, close.
+    One at a time: next_generation, stage, apply, commit, close.
     """
 
     _kind = "receiver"
@@ -332,14 +337,21 @@ class Receiver(_Member):
         with self._alone(math.inf, "stage"), self._handle.use() as handle:
             _native.call("hr_receiver_stage", handle, _generation(generation), *restated)
 
+    def apply(self, generation: int) -> None:
+        """The engine is paused: writes the staged generation to the live buffers. A host that derives state from the
+        weights does so between this and commit(); until commit() has returned the worker serves nothing."""
+        with self._alone(math.inf, "apply"), self._handle.use() as handle:
+            _native.call("hr_receiver_apply", handle, _generation(generation))
+
     def commit(self, generation: int) -> None:
-        """The engine is paused: makes the staged generation live and waits until every worker of the engine did."""
+        """Applies the staged generation unless apply() did, and waits until every worker of the engine has come here.
+        An error after the first live byte leaves the worker poisoned; `serving` tells."""
         with self._alone(math.inf, "commit"), self._handle.use() as handle:
             _native.call("hr_receiver_commit", handle, _generation(generation))
 
     def abandon(self, error: Error) -> None:
-        """The host wrote live weights itself and failed half way: ends the session by this error for all members and
-        leaves the worker poisoned. Any thread."""
+        """The host failed between apply() and commit(): ends the session by this error for all members and leaves the
+        worker poisoned. Any thread."""
         with self._handle.use() as handle:
             _native.call("hr_receiver_abandon", handle, _document(error.to_json(), "invalid_option"))
 
@@ -414,7 +426,9 @@ def _addresses(memory: Mapping[str, int]) -> Any:
 
 
 def _live(memory: Mapping[str, BufferMemory]) -> tuple[bytes, Any, int]:
-    buffers = [{"name": n, "shape": list(b.shape), "strides": list(b.strides)} for n, b in memory.items()]
+    buffers = [
+        {"name": n, "shape": list(b.shape), "strides": list(b.strides), "live": b.live} for n, b in memory.items()
+    ]
     addresses = _addresses({name: b.address for name, b in memory.items()})
     return _document(buffers, "invalid_option"), addresses, len(memory)
 

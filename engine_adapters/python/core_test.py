@@ -226,17 +226,25 @@ class ErrorsTest(unittest.TestCase):
         self.addCleanup(job.close)
         job.publish(3)
         job.commit(job.stage())
+        before = job.live[0].content()
         self.assertEqual(job.receivers[1].carry(), {
             "committed_generation": 3, "committed_incarnation": "first", "poisoned": False,
         })
+        job.publish(4)
+        self.assertEqual(job.stage(), 4)
+        job.receivers[1].apply(4)
+        self.assertEqual(job.live[1].content(), job.live[1].expected(4))
+        self.assertIsNone(job.receivers[1].serving)
         job.receivers[1].abandon(errors.DataLossError("verification_failed", "the loader lost a row", tensor="wide"))
         self.assertIsNone(job.receivers[1].serving)
         self.assertTrue(job.receivers[1].carry()["poisoned"])
-        with self.assertRaises(errors.Error) as caught:
+        with self.assertRaises(errors.PeerError) as caught:
             job.receivers[0].next_generation(30)
-        self.assertIn("the loader lost a row", str(caught.exception))
+        self.assertIn("engine 0 worker 1", str(caught.exception))
+        self.assertIn("verification_failed: the loader lost a row", str(caught.exception))
+        # The other one had not begun: it goes on with what it has.
+        self.assertEqual((job.receivers[0].serving, job.live[0].content()), (3, before))
         job.close()
-        # The next session goes on from there, and a whole generation heals it.
         carried = [r.carry() for r in job.receivers]
         self.assertEqual([c["poisoned"] for c in carried], [False, True])
 

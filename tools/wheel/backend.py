@@ -95,7 +95,7 @@ def _layout() -> Iterator[Path]:
         for package, source in _PACKAGES.items():
             (layout / package).mkdir()
             for path in (ROOT / "engine_adapters" / source).iterdir():
-                is_test = path.stem.endswith(("_test", "_testing")) or path.stem in ("testing", "conftest")
+                is_test = path.stem.endswith(("_test", "_testing")) or path.stem.startswith("testing")
                 if path.suffix in (".py", ".pyi") and not is_test or path.name == "py.typed":
                     shutil.copy(path, layout / package)
         yield layout
