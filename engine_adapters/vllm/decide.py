@@ -46,8 +46,8 @@ def decide(traced: Trace, specs: dict[str, TensorSpec], live: Sequence[LiveTenso
                 pieces[name] = make_pieces(written, specs)
                 reason = next((w for o in owners[found.storage] if (w := _not_live(o, probe)) is not None), None)
             if reason is None:
-                reason = next((_dtype_reason(t, dtypes[t], written.dtype) for t in written.reads
-                               if dtypes[t] != written.dtype), None)
+                others = [t for t in written.reads if dtypes[t] != written.dtype]
+                reason = _dtype_reason(others[0], dtypes[others[0]], written) if others else None
             reasons[name] = reason or proof.first_difference(found.tensor, pieces[name], read)
         except NoBox as no_box:
             reasons[name] = str(no_box)
@@ -109,8 +109,8 @@ def _travels_in(spec: TensorSpec, traced: Trace) -> torch.dtype:
     return functools.reduce(torch.promote_types, dtypes)
 
 
-def _dtype_reason(tensor: str, travels: torch.dtype, parameter: torch.dtype) -> str:
-    return f"tensor {tensor!r} travels as {travels} and the parameter is {parameter}"
+def _dtype_reason(tensor: str, travels: torch.dtype, written: Written) -> str:
+    return f"tensor {tensor!r} travels as {travels} and the parameter is {written.dtype}"
 
 
 def _not_the_same(written: Written, found: LiveTensor | None) -> str | None:
@@ -122,9 +122,8 @@ def _not_the_same(written: Written, found: LiveTensor | None) -> str | None:
         packed = liveness.why_not_live(found.module)
         return packed or "the engine keeps the parameter without elements"
     if tuple(live.shape) != written.shape or live.dtype != written.dtype:
-        return (
-            f"the engine keeps it as {list(live.shape)} {live.dtype}, it is loaded as {list(written.shape)} {written.dtype}"
-        )
+        loaded = f"{list(written.shape)} {written.dtype}"
+        return f"the engine keeps it as {list(live.shape)} {live.dtype}, it is loaded as {loaded}"
     if any(stride == 0 for extent, stride in zip(live.shape, live.stride()) if extent > 1):
         return "the engine keeps one element for many"
     return None

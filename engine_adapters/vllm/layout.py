@@ -103,7 +103,11 @@ class Layout:
         return sum(b.live.tensor.nbytes for b in self._buffers if b.alias_of is None)
 
     def part(self, rank: int, engine: int, worker: int) -> dict[str, Any]:
-        """This worker's side of the manifest. rank: its number among the destination ranks of the manifest."""
+        """This worker's side of the manifest. 
+
+        rank: its destination rank in the manifest, which no other worker of any engine may have. engine, worker: its
+        number in the session.
+        """
         destination = []
         for b in self._buffers:
             t = b.live.tensor
@@ -147,9 +151,8 @@ class Layout:
                     f"parameter {b.live.full_name!r} {what}; start a new session",
                     buffer=b.live.full_name,
                 )
-        return {
-            name: BufferMemory(t.data_ptr(), list(t.shape), list(t.stride())) for name, t in {**now, **self.staging}.items()
-        }
+        tensors = {**now, **self.staging}
+        return {name: BufferMemory(t.data_ptr(), list(t.shape), list(t.stride())) for name, t in tensors.items()}
 
     def checkpoint_tensor(self, name: str) -> torch.Tensor:
         """The loader tensor `name` in its full shape, for load_weights. Slices that were received are filled from
@@ -172,12 +175,12 @@ def analyse(
 
     tensors: [{"name", "shape", "dtype"}] of the trainer, for an engine with load_format dummy (required there, where
     the weights are replaced by probe values; call it under set_current_vllm_config); not looked at otherwise.
-    Errors: InputError, see trace() and Checkpoint; `malformed` for a dummy load without tensors. The model is then as it
-    was (with a dummy load: the weights are made up).
+    Errors: InputError, see trace() and Checkpoint; `malformed` for a dummy load without tensors. The model is then as
+    it was (with a dummy load: the weights are made up).
     """
     if load_config.load_format == "dummy":
         if not tensors:
-            raise InputError("malformed", "with load_format dummy the names and shapes of the trainer's tensors are needed")
+            raise InputError("malformed", "load_format dummy needs the names and shapes of the trainer's tensors")
         specs = {s.name: s for s in given_tensors(tensors)}
         traced = trace(model, list(specs.values()))
         proof.load_probe(model, model_config, list(specs.values()))
@@ -238,4 +241,5 @@ def _parameters(traced: Trace, decisions: Decisions, live: list[LiveTensor]) -> 
             why = f"shares the memory of {shares.full_name!r}"
             yield Parameter(name, t.module_name, tensors, "loader" if reason else "direct", why, t.tensor.nbytes)
         else:
-            yield Parameter(name, t.module_name, [], "kept", "no tensor of the checkpoint is loaded into it", t.tensor.nbytes)
+            why = "no tensor of the checkpoint is loaded into it"
+            yield Parameter(name, t.module_name, [], "kept", why, t.tensor.nbytes)

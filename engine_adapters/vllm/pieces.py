@@ -18,7 +18,7 @@ class NoBox(Exception):
 
 @dataclass(frozen=True)
 class Region:
-    """What torch says of a view: the elements offset + sum(index[i] * stride[i]) of a storage, 0 <= index[i] < size[i]."""
+    """What torch says of a view: the elements offset + sum(index[i] * stride[i]) of a storage, index[i] < size[i]."""
 
     offset: int
     size: tuple[int, ...]
@@ -48,8 +48,8 @@ def make_piece(
 ) -> dict[str, Any]:
     """The piece that says what `destination.copy_(source)` does.
 
-    source: a region of the row-major tensor of `shape`; destination: one of the buffer, of the same size, offset 0
-    being the buffer's first element. Raises NoBox when one piece cannot say it. Examples, tensor [4, 6], buffer row-major:
+    source: a region of the row-major tensor of `shape`; destination: one of the buffer, of the same size (offset 0 is
+    the buffer's first element). Raises NoBox when one piece cannot say it. Examples, tensor [4, 6], buffer row-major:
       rows 2..3 into rows 0..1          tensor_offset [2, 0], shape [2, 6], buffer_offset [0, 0]
       transposed into a [6, 4]          shape [4, 6], axes [1, 0]
       into [1] of a [3, 4, 6]           view [1, 4, 6], buffer_offset [1, 0, 0]
@@ -72,7 +72,7 @@ def make_piece(
 def _along_buffer(
     source: Region, destination: Region, at: Sequence[int], shape: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """For each axis of the buffer: the extent written, and the step in the tensor along it (0 where the extent is 1)."""
+    """For each axis of the buffer: the extent written, and the step in the tensor along it (0 where that is 1)."""
     runs: list[list[int]] = []  # [extent, step in the tensor, step in the buffer], merged where both sides allow it
     dims = [d for d in zip(destination.size, source.stride, destination.stride) if d[0] > 1]
     for extent, step, buffer_step in sorted(dims, key=lambda d: -d[2]):
@@ -134,7 +134,12 @@ def _views(shape: Sequence[int], along: list[tuple[int, int]]) -> Iterator[tuple
 
 
 def _fit(
-    tensor: str, shape: Sequence[int], offset: int, view: tuple[int, ...], at: Sequence[int], along: list[tuple[int, int]]
+    tensor: str,
+    shape: Sequence[int],
+    offset: int,
+    view: tuple[int, ...],
+    at: Sequence[int],
+    along: list[tuple[int, int]],
 ) -> dict[str, Any] | None:
     strides = row_major(view)
     begin = _coordinates(offset, view, strides)
@@ -178,7 +183,7 @@ def zero_box(region: Region, buffer_shape: Sequence[int], buffer_strides: Sequen
 
 
 def bounding_box(region: Region, shape: Sequence[int]) -> Box:
-    """A box of the row-major tensor of `shape` that holds the region; the smallest one where its steps run along axes."""
+    """A box of the row-major tensor of `shape` that holds the region; the smallest where its steps run along axes."""
     try:
         return zero_box(region, shape, row_major(shape))
     except NoBox:

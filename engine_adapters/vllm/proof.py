@@ -43,7 +43,8 @@ def _piece_values(piece: dict[str, Any], read: Read) -> torch.Tensor:
     """The values of a piece, their axes in the order of the buffer's."""
     begin, extents = piece["tensor_offset"], piece["shape"]
     if "view" in piece:
-        values = read(piece["tensor"], None).reshape(piece["view"])[tuple(slice(b, b + n) for b, n in zip(begin, extents))]
+        box = tuple(slice(b, b + n) for b, n in zip(begin, extents))
+        values = read(piece["tensor"], None).reshape(piece["view"])[box]
     else:
         values = read(piece["tensor"], (tuple(begin), tuple(extents)))
     if "axes" in piece:

@@ -29,8 +29,9 @@ class FirstDifferenceTest(unittest.TestCase):
         self.assertIsNone(first_difference(self.t.t().contiguous(), self.whole(axes=[1, 0]), self.read))
         stack = torch.full((3, 4, 6), 9.0)
         stack[1] = self.t
-        piece = {"tensor": "t", "tensor_offset": [0] * 3, "shape": [1, 4, 6], "buffer_offset": [1, 0, 0], "view": [1, 4, 6]}
-        self.assertIsNone(first_difference(stack, [piece, {"fill": "keep", "shape": [1, 4, 6], "buffer_offset": [0, 0, 0]}], self.read))
+        piece = {"tensor": "t", "tensor_offset": [0] * 3, "shape": [1, 4, 6], "buffer_offset": [1, 0, 0]}
+        kept = {"fill": "keep", "shape": [1, 4, 6], "buffer_offset": [0, 0, 0]}
+        self.assertIsNone(first_difference(stack, [{**piece, "view": [1, 4, 6]}, kept], self.read))
 
     def test_converted_as_the_engine_does(self):
         self.assertIsNone(first_difference(self.t.to(torch.bfloat16), self.whole(), self.read))

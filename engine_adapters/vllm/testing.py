@@ -83,7 +83,9 @@ def qwen3_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def random_weights(config: dict[str, Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, torch.Tensor]:
+def random_weights(
+    config: dict[str, Any], dtype: torch.dtype = torch.float32, seed: int = 0
+) -> dict[str, torch.Tensor]:
     """Weights with which the model generates finite, varied tokens. Norms lie around 1, the rest around 0."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}

@@ -14,9 +14,13 @@ from typing import Any, Iterator, Sequence
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from vllm.model_executor.model_loader.reload.layerwise import _get_original_loader, _get_weight_loader, get_layerwise_info
+from vllm.model_executor.model_loader.reload.layerwise import (
+    _get_original_loader,
+    _get_weight_loader,
+    get_layerwise_info,
+)
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, to_meta_tensor
-from vllm.model_executor.model_loader.reload.sanitize import restore_layer_refs, sanitize_layer_refs
+from vllm.model_executor.model_loader.reload.sanitize import restore_layer_refs
 
 from headrace.errors import InputError
 from headrace.vllm.pieces import Region
@@ -104,7 +108,8 @@ def trace(model: torch.nn.Module, tensors: Sequence[TensorSpec]) -> Trace:
             now = module._parameters.get(parameter.name, module._buffers.get(parameter.name))
             if now is None or now.untyped_storage()._cdata != key or now.shape != meta.shape:
                 parameter.computed = parameter.computed or "the loader puts another tensor in its place"
-        order = recorder.order + [p for _, _, p in recorder.parameters.values() if p.computed and p not in recorder.order]
+        replaced = [p for _, _, p in recorder.parameters.values() if p.computed and p not in recorder.order]
+        order = recorder.order + replaced
     read = {tensor for p in order for tensor in p.reads}
     return Trace({p.full_name: p for p in order}, [spec.name for spec in tensors if spec.name not in read])
 
@@ -115,7 +120,8 @@ def _refused(tensor: str, error: Exception) -> InputError:
         return InputError("unknown_tensor", f"the model has no place for tensor {tensor!r} ({text})", tensor=tensor)
     if isinstance(error, (AssertionError, IndexError)) or (isinstance(error, RuntimeError) and "size" in str(error)):
         return InputError("shape_mismatch", f"the model does not load tensor {tensor!r} ({text})", tensor=tensor)
-    return InputError("malformed", f"loading tensor {tensor!r} cannot be followed without its values ({text})", tensor=tensor)
+    message = f"loading tensor {tensor!r} cannot be followed without its values ({text})"
+    return InputError("malformed", message, tensor=tensor)
 
 
 @contextmanager
@@ -125,10 +131,8 @@ def _on_meta(model: torch.nn.Module) -> Iterator[list[tuple[torch.nn.Module, tor
     On exit every module has its former attributes, parameters, buffers and children: the identical objects.
     """
     modules = list(model.named_modules())
-    saved = [
-        (m, dict(m.__dict__), dict(m._parameters), dict(m._buffers), dict(m._modules), set(m._non_persistent_buffers_set))
-        for _, m in modules
-    ]
+    tables = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+    saved = [(m, dict(m.__dict__), {name: m.__dict__[name].copy() for name in tables}) for _, m in modules]
     shared: dict[int, torch.Tensor] = {}  # id of the live tensor -> its one meta tensor: tied weights stay tied
     written = []
     try:
@@ -144,8 +148,7 @@ def _on_meta(model: torch.nn.Module) -> Iterator[list[tuple[torch.nn.Module, tor
             for name, form in {**forms, **buffers}.items():
                 meta = shared.get(id(live[name])) if live.get(name) is not None else None
                 if meta is None:
-                    meta = sanitize_layer_refs(to_meta_tensor(form), module) if name in skipped else to_meta_tensor(form)
-                    meta = restore_layer_refs(meta, module)
+                    meta = restore_layer_refs(to_meta_tensor(form), module)
                     if _get_weight_loader(meta).__name__ == "online_process_loader":
                         meta.weight_loader = _get_original_loader(meta)  # a reload leaves its wrapper on its metadata
                     shape = tuple(meta.shape)
@@ -161,15 +164,13 @@ def _on_meta(model: torch.nn.Module) -> Iterator[list[tuple[torch.nn.Module, tor
             model._do_torchao_reload = False  # load_weights would start a reload of its own
         yield written
     finally:
-        for module, attributes, *tables, non_persistent in saved:
+        for module, attributes, contents in saved:
             for name in module.__dict__.keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
-            for table, content in zip((module._parameters, module._buffers, module._modules), tables):
-                table.clear()
-                table.update(content)
-            module._non_persistent_buffers_set.clear()
-            module._non_persistent_buffers_set.update(non_persistent)
+            for name, content in contents.items():
+                module.__dict__[name].clear()
+                module.__dict__[name].update(content)
 
 
 @dataclass
