@@ -88,8 +88,8 @@ class _Closing:
 class Coordinator(_Closing):
     """Knows a job's members, announces generations, decides for each engine. Never sees weights.
 
-    publishers: how many; workers: of each engine; listen: "host:port", port 0 is any; incarnation: a nonce of this start
-    of the trainer. Raises InputError (invalid_option), StateError (address_in_use).
+    publishers: how many; workers: of each engine; listen: "host:port", port 0 is any; incarnation: a nonce of this
+    start of the trainer. Raises InputError (invalid_option), StateError (address_in_use).
     """
 
     def __init__(
@@ -177,7 +177,8 @@ class _Member(_Closing):
         """One at a time; DeadlineError when another thread does not end within `timeout` seconds."""
         if not self._turn.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
             raise DeadlineError(
-                "deadline", f"{what}: another thread is inside this {self._kind} for {timeout:g} seconds; let it end first"
+                "deadline",
+                f"{what}: another thread is inside this {self._kind} for {timeout:g} seconds; let it end first",
             )
         try:
             yield
@@ -268,8 +269,8 @@ class Receiver(_Member):
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
     A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from
-    stage to commit, with a shadow from apply to commit. An error after live bytes were touched leaves the worker poisoned:
-    `serving` is None until a whole generation was committed.
+    stage to commit, with a shadow from apply to commit. An error after live bytes were touched leaves the worker
+    poisoned: `serving` is None until a whole generation was committed.
 
     One at a time: next_generation, stage, apply, commit, close.
     """

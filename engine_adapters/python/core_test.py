@@ -268,6 +268,7 @@ class ErrorsTest(unittest.TestCase):
     def test_options(self) -> None:
         source, live = Source(0), Live(0)
         where: dict[str, Any] = {"coordinator": "127.0.0.1:1", "token": TOKEN, "job": "job"}
+        carried = {"committed_generation": 0, "committed_incarnation": "", "poisoned": False}
 
         def publisher(**change: Any) -> None:
             core.Publisher(source_part(0), source.memory, **{"rank": 0, **where, **change})
@@ -290,7 +291,7 @@ class ErrorsTest(unittest.TestCase):
             (receiver, {"shadow": "device"}, "shadow"),
             (receiver, {"transfer_timeout": -1}, "transfer_timeout"),
             (receiver, {"carried": {"poisoned": False}}, "carried.committed_generation"),
-            (receiver, {"carried": {**dict(committed_generation=0, committed_incarnation="", poisoned=False), "x": 1}}, "x"),
+            (receiver, {"carried": {**carried, "unheard": 1}}, "carried.unheard"),
             (coordinator, {"workers": []}, "workers"),
             (coordinator, {"workers": [0]}, "workers"),
             (coordinator, {"incarnation": ""}, "incarnation"),
@@ -314,7 +315,8 @@ class ErrorsTest(unittest.TestCase):
 
     def test_round_trips(self) -> None:
         error = errors.StateError("poisoned", "half written", tensor="q", buffer="b", rank=3, peer="publisher rank 1")
-        for again in (errors.Error.from_json(json.loads(json.dumps(error.to_json()))), pickle.loads(pickle.dumps(error))):
+        by_json = errors.Error.from_json(json.loads(json.dumps(error.to_json())))
+        for again in (by_json, pickle.loads(pickle.dumps(error))):
             self.assertIs(type(again), errors.StateError)
             self.assertEqual(again.to_json(), error.to_json())
             self.assertEqual(str(again), "poisoned: half written")

@@ -58,7 +58,7 @@ class Error(Exception):
 
     @staticmethod
     def from_json(error: dict[str, Any]) -> Error:
-        """The inverse of to_json. A kind of a later version becomes InternalError; KeyError where a field is missing."""
+        """The inverse of to_json. A kind of a later version becomes InternalError; KeyError: a field is missing."""
         made = _BY_KIND.get(error["kind"], InternalError)
         return made(
             error["code"],

@@ -17,15 +17,17 @@ shift
 
 requirements=tests/python/requirements.txt
 wanted=$({ cat "$requirements"; "$python" -VV; pwd; } | sha256sum | cut -c1-16)
-if [ "$(cat .venv-wheel/headrace.stamp 2>/dev/null)" != "$wanted" ] || ! .venv-wheel/bin/python -c '' 2>/dev/null; then
+stamp=.venv-wheel/headrace.stamp
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv-wheel/bin/python -c '' 2>/dev/null; then
   rm -rf .venv-wheel
   "$python" -m venv .venv-wheel
   .venv-wheel/bin/pip install --disable-pip-version-check --quiet --only-binary :all: -r "$requirements" ||
     fail "pip failed; check the network and what 'pip config list' names"
-  echo "$wanted" >.venv-wheel/headrace.stamp
+  echo "$wanted" >"$stamp"
 fi
 # The neighbours' own versions come first, torch from behind them.
-echo "$torch" >"$(.venv-wheel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed_torch.pth"
+site=$(.venv-wheel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+echo "$torch" >"$site/borrowed_torch.pth"
 
 settings=()
 for option in "$@"; do settings+=(--config-settings "bazel-startup=$option"); done
