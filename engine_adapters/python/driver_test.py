@@ -114,6 +114,11 @@ class SwapTest(unittest.TestCase):
                 driver.swap(generation)
             self.assertIn(f"worker 1: tile {generation}", raised.exception.message)
         self.assertEqual(without_status(engine), ["init"])
+        # The last error is still shown while the next generation streams.
+        engine.publish(3)
+        engine.faults["status"] = [None, None, lambda e: e.workers[1].update(error=None)]
+        driver.swap(3)
+        self.assertEqual(engine.workers[1]["serving"], 3)
 
     def test_a_session_that_is_over(self) -> None:
         for shadow in SHADOWS:
@@ -173,6 +178,8 @@ class FailureTest(unittest.TestCase):
                     self.assertEqual(error.rank, 0 if None in serving else None)
                 elif not forever:
                     self.assertFalse(bad.paused, f"it could serve {serving}")
+                if "finish" not in faults:
+                    self.assertFalse(any(worker["session"] for worker in bad.workers), "a session was left open")
                 if error is None:
                     self.assertEqual(serving, [2, 2])
                     self.assertEqual(bad.version, "2")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+import subprocess
+import sys
 import threading
 import unittest
 from typing import Any
@@ -173,8 +176,9 @@ class HttpTest(unittest.TestCase):
             HttpEngine(self.server.url, api_key="a\nb")
 
     def test_no_proxy_is_asked(self) -> None:
-        with mock.patch.dict("os.environ", {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}):
-            HttpEngine(self.server.url).resume()
+        code = "import sys; from headrace.engines import HttpEngine; HttpEngine(sys.argv[1]).resume()"
+        proxies = {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1", "no_proxy": ""}
+        subprocess.run([sys.executable, "-c", code, self.server.url], env=os.environ | proxies, check=True)
         self.assertEqual(self.paths(), ["/resume"])
 
 
