@@ -35,6 +35,8 @@ from headrace.vllm.restore import restore
 
 logger = logging.getLogger("vllm.headrace")
 
+_MAX_WORKERS = 1 << 20  # of one engine
+
 
 @dataclasses.dataclass(frozen=True)
 class UpdateInfo:
@@ -117,7 +119,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         with self._remembering_errors():
             session, generation = self._joined(), update_info.generation
             session.obtain(generation)
-            self._error = None  # before the commit, with which the next generation begins to stream
+            self._error = None
             # What is loaded must lie in the loader's buffers, which a shadow reaches with the commit.
             if self._options.shadow == "off":
                 self._load(session)
@@ -125,6 +127,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             else:
                 session.commit(generation)
                 self._load(session)
+            session.proceed()
 
     def finish_weight_update(self) -> None:
         """Nothing: after an error here the host refuses every later update."""
@@ -203,7 +206,10 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
     def _join(self, layout: Any, options: Options) -> Receiving:
         sizes = {n: v for n in ("chunk_bytes", "staging_bytes") if (v := getattr(options, n)) is not None}
         receiver = core.Receiver(
-            layout.part(rank=self._worker, engine=options.engine, worker=self._worker),
+            # Ranks are numbers of the whole job, in which engines do not know each other's sizes.
+            layout.part(
+                rank=options.engine * _MAX_WORKERS + self._worker, engine=options.engine, worker=self._worker
+            ),
             layout.memory(),
             coordinator=options.coordinator,
             token=options.token,

@@ -39,7 +39,7 @@ class EngineTest(unittest.TestCase):
         self.addCleanup(self.call, "shutdown_weight_transfer_engine")
 
     def join(self, part, memory, **options):
-        self.joins.append(options)
+        self.joins.append({**options, "part": part})
         if self.join_error is not None:
             raise self.join_error
         self.receiver = FakeReceiver(options["shadow"], options["carried"])
@@ -76,6 +76,9 @@ class EngineTest(unittest.TestCase):
         self.assertEqual((options["engine"], options["worker"], options["shadow"]), (2, 0, "off"))
         self.assertEqual((options["chunk_bytes"], options["transfer_timeout"]), (4096, 20.0))
         self.assertNotIn("staging_bytes", options)
+        self.init(engine=3)
+        ranks = [join["part"]["topology"]["destination"][0]["rank"] for join in self.joins]
+        self.assertNotEqual(*ranks)
 
     def test_updates_in_both_modes_and_a_second_init(self):
         for shadow in ("host", "off"):
@@ -112,8 +115,8 @@ class EngineTest(unittest.TestCase):
         session.obtain(1)
         self.receiver.end(_LOST)
         status = self.status()
-        self.assertEqual((status["joined"], status["error"]["code"], status["error"]["peer"]),
-                         (False, "peer_lost", "publisher 0"))
+        self.assertFalse(status["joined"])
+        self.assertEqual((status["error"]["code"], status["error"]["peer"]), ("peer_lost", "publisher 0"))
         serving = status["serving"]
         with self.assertRaises(PeerError):
             self.update(1, announce=False)

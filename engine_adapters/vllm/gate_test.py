@@ -74,7 +74,7 @@ class GateTest(unittest.TestCase):
         status, body, _ = self.poison()
         self.assertEqual(status, 500)
         self.assertEqual(body["error"], {**_ERROR, "worker": 1})
-        for path in ("/v1/completions", "/v1/chat/completions", "/generate", "/health", "/ping", "/invocations", "/new"):
+        for path in ("/v1/completions", "/v1/chat/completions", "/generate", "/health", "/ping", "/new"):
             with self.subTest(path=path):
                 self.host.reached.clear()
                 status, body, headers = self.call(path)

@@ -27,8 +27,12 @@ def generate(llm):
     """Greedy tokens and log-probabilities."""
     llm.reset_prefix_cache()
     outputs = llm.generate(_PROMPTS, SamplingParams(temperature=0, max_tokens=8, logprobs=1), use_tqdm=False)
-    return [(list(o.outputs[0].token_ids), [p[t].logprob for t, p in zip(o.outputs[0].token_ids, o.outputs[0].logprobs)])
-            for o in outputs]
+    completions = [output.outputs[0] for output in outputs]
+    return [(list(c.token_ids), [p[t].logprob for t, p in zip(c.token_ids, c.logprobs)]) for c in completions]
+
+
+def _box(offset, shape):
+    return tuple(slice(o, o + n) for o, n in zip(offset, shape))
 
 
 class InstallTest(unittest.TestCase):
@@ -51,19 +55,13 @@ class InstallTest(unittest.TestCase):
 
     def land(self, weights):
         """What the receiver does: direct parameters in place, the rest into the loader's memory."""
-        names = {parameter.name: parameter for parameter in self.layout.parameters}
         live = dict(itertools.chain(self.model.named_parameters(), self.model.named_buffers()))
         for buffer in self.layout.part(rank=0, engine=0, worker=0)["destination"]:
             memory = self.layout.staging.get(buffer["buffer"], live.get(buffer["buffer"]))
             for piece in buffer["pieces"]:
-                if "tensor" not in piece:
-                    continue
-                source = weights[piece["tensor"]]
-                for tensor, offset in ((source, piece["tensor_offset"]),):
-                    box = tuple(slice(o, o + n) for o, n in zip(offset, piece["shape"]))
-                    there = tuple(slice(o, o + n) for o, n in zip(piece["buffer_offset"], piece["shape"]))
-                    memory.data[there] = tensor[box]
-        self.assertTrue(names)
+                if "tensor" in piece:
+                    there = _box(piece["buffer_offset"], piece["shape"])
+                    memory.data[there] = weights[piece["tensor"]][_box(piece["tensor_offset"], piece["shape"])]
 
     def run_install(self, weights):
         self.land(weights)

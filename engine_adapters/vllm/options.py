@@ -4,20 +4,20 @@ Each option may stand in the init info (what the trainer sends with init_weight_
 `--additional-config '{"headrace": {...}}'` (what the server was started with). The init info wins. Unknown names and
 wrong types are refused, never ignored.
 
-| option           | type, default    | meaning |
-|------------------|------------------|---------|
-| coordinator      | str, required    | "host:port" of the job's coordinator |
-| token            | str, required    | the job's token |
-| job              | str, required    | the job's name |
-| engine           | int, 0           | index of this engine in the job: all workers of one server share it |
-| shadow           | str, required    | "host": generations land in a second set of buffers while the engine serves; "off": in the live buffers, while it is paused |
-| transport        | str, "host"      | how bytes travel |
-| chunk_bytes      | int, core's      | size of a message of a two-sided transport; equal at all members |
-| staging_bytes    | int, core's      | cap on the chunks in flight |
-| loader_bytes     | int, no cap      | cap on memory for tensors that go through the engine's own loader |
-| join_timeout     | seconds, 120     | joining: until all members have come and agreed |
-| transfer_timeout | seconds, 120     | one generation: from the update to its last byte |
-| commit_timeout   | seconds, 60      | from the first vote of an engine to its decision, from that to its commit (the driver pauses in between); leaving a session |
+| option           | type, default  | meaning |
+|------------------|----------------|---------|
+| coordinator      | str, required  | "host:port" of the job's coordinator |
+| token            | str, required  | the job's token |
+| job              | str, required  | the job's name |
+| engine           | int, 0         | index of this engine in the job: all workers of one server share it |
+| shadow           | str, required  | "host": into a second set of buffers, while serving; "off": into the live ones |
+| transport        | str, "host"    | how bytes travel |
+| chunk_bytes      | int, core's    | size of a message of a two-sided transport; equal at all members |
+| staging_bytes    | int, core's    | cap on the chunks in flight |
+| loader_bytes     | int, no cap    | cap on memory for tensors that go through the engine's own loader |
+| join_timeout     | seconds, 120   | until all members have come, and then until they agreed |
+| transfer_timeout | seconds, 120   | one generation: from the update to its last byte |
+| commit_timeout   | seconds, 60    | from an engine's first vote to its decision; then to its commit; leaving |
 """
 
 from __future__ import annotations

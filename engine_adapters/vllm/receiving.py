@@ -3,14 +3,15 @@
     session = Receiving(receiver, restate, shadow=True, transfer_timeout=120)
     session.obtain(g)            # every worker of the engine holds g and voted yes
     session.commit(g)            # g is live
+    session.proceed()            # the next one may come
     carried = session.close(60)
 
 With a shadow a daemon thread takes announced generations in order and stages them while the engine serves; obtain()
-waits for it, and it waits for the commit of what it staged before it takes the next. Without one, obtain() stages into
+waits for it, and after each it waits for proceed(). Without one, obtain() stages into
 the live buffers in the caller's thread.
 
 The native receiver wants its calls from one thread at a time. The turn is passed with the state: the thread has it
-while "waiting" and "streaming", the host's thread while "staged" and "off".
+while "waiting", the host's thread while "held" and "off".
 
 After an error that ends the session, every call raises that error. Nothing that is served changes by it.
 """
@@ -97,9 +98,9 @@ class Receiving:
     def obtain(self, generation: int) -> None:
         """Returns when `generation` is staged on all workers of the engine; waits at most transfer_timeout for it.
 
-        StateError generation_not_growing: it, or a later one, was committed in this session. StateError malformed: another generation comes first
-        and awaits its own update. DeadlineError: nobody published it in time. The generation's own error where it was
-        given up; the session's where that ended.
+        StateError generation_not_growing: it, or a later one, was committed in this session. StateError malformed:
+        another generation comes first and awaits its own update. DeadlineError: nobody published it in time. The
+        generation's own error where it was given up; the session's where that ended.
         """
         deadline = time.monotonic() + self._transfer_timeout
         self._check_growing(generation)
@@ -121,7 +122,7 @@ class Receiving:
                 raise _other_first(generation, self._staged)
 
     def commit(self, generation: int) -> None:
-        """Makes the staged `generation` live. An error ends the session and leaves the worker poisoned."""
+        """Makes the staged `generation` live. An error ends the session; `serving` says what it leaves."""
         with self._changed:
             self._check_alive()
         try:
@@ -131,13 +132,18 @@ class Receiving:
             raise
         with self._changed:
             self._staged, self._committed = None, generation
+
+    def proceed(self) -> None:
+        """After a commit: the thread takes the next generation. Until then nobody asks for the live buffers, which the
+        host may take apart to load what goes through its own code."""
+        with self._changed:
             if self._thread is not None:
                 self._state = "waiting"
             self._changed.notify_all()
 
     def abandon(self, error: Error) -> None:
         """The host failed after live bytes may have changed: ends the session by `error` for all members and leaves
-        the worker poisoned. Only while a generation is staged, or after its commit before the next obtain()."""
+        the worker poisoned. Only while a generation is staged, or after its commit before proceed()."""
         self._end(error)
         self._receiver.abandon(error)
 
@@ -200,7 +206,7 @@ class Receiving:
         with self._changed:
             self._staging, self._staged = None, generation
             if self._thread is not None:
-                self._state = "staged"
+                self._state = "held"
             self._changed.notify_all()
 
     def _stream(self) -> None:
@@ -227,7 +233,7 @@ class Receiving:
 
     def _my_turn(self) -> bool:
         with self._changed:
-            while self._state == "staged" and not self._closing and self._error is None:
+            while self._state == "held" and not self._closing and self._error is None:
                 # A publisher that dies now is noticed by the commit; nothing but the host's thread ends this wait.
                 self._changed.wait()
             return not self._closing and self._error is None

@@ -36,8 +36,22 @@ class ReceivingTest(unittest.TestCase):
             self.assertEqual(session.staged, generation)
             session.commit(generation)
             self.assertEqual(session.serving, generation)
+            session.proceed()
         expected = [f"{what} {g}" for g in (1, 2, 3) for what in ("stage", "commit")]
         self.assertEqual(self.receiver.log, expected)
+
+    def test_nobody_looks_at_the_live_buffers_between_staging_and_proceeding(self):
+        looks = []
+        session = self.session(restate=lambda: looks.append(self.receiver.log.copy()) or {})
+        for generation in (1, 2):
+            self.receiver.announced.put(generation)
+        session.obtain(1)
+        session.commit(1)
+        self.assertEqual(len(looks), 1)
+        self.receiver.log.append("loader")
+        session.proceed()
+        session.obtain(2)
+        self.assertEqual(looks, [[], ["stage 1", "commit 1", "loader"]])
 
     def test_in_place_does_nothing_before_it_is_asked(self):
         session = self.session(shadow=False)
@@ -94,6 +108,7 @@ class ReceivingTest(unittest.TestCase):
                 self.receiver.announced.put(2)
                 session.obtain(2)
                 session.commit(2)
+                session.proceed()
                 self.assertEqual(session.serving, 2)
 
     def test_death_while_the_host_waits(self):

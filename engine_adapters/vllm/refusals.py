@@ -37,4 +37,6 @@ def check(vllm_config: Any) -> None:
 
 
 def _refused(what: str, switch: str) -> StateError:
-    return StateError("invalid_option", f"not supported yet: {what}. Switch it off ({switch}) and start the server again")
+    return StateError(
+        "invalid_option", f"not supported yet: {what}. Switch it off ({switch}) and start the server again"
+    )
