@@ -24,14 +24,17 @@ absl::Status CheckTensors(const std::vector<TensorSpec>& declared, const std::st
     if (it == index.end()) continue;
     const TensorSpec& known = tensors[it->second];
     if (known.shape != t.shape) {
-      return Error(ErrorCode::kShapeMismatch,
-                   absl::StrCat(who, " declares tensor \"", t.name, "\" with shape [", absl::StrJoin(t.shape, ", "),
-                                "], another member with [", absl::StrJoin(known.shape, ", "), "]"));
+      return About(
+          Error(ErrorCode::kShapeMismatch,
+                absl::StrCat(who, " declares tensor \"", t.name, "\" with shape [", absl::StrJoin(t.shape, ", "),
+                             "], another member with [", absl::StrJoin(known.shape, ", "), "]")),
+          {.tensor = t.name, .peer = who});
     }
     if (known.dtype != t.dtype) {
-      return Error(ErrorCode::kDtypeMismatch,
-                   absl::StrCat(who, " declares tensor \"", t.name, "\" as ", DtypeName(t.dtype),
-                                ", another member as ", DtypeName(known.dtype)));
+      return About(Error(ErrorCode::kDtypeMismatch,
+                         absl::StrCat(who, " declares tensor \"", t.name, "\" as ", DtypeName(t.dtype),
+                                      ", another member as ", DtypeName(known.dtype))),
+                   {.tensor = t.name, .peer = who});
     }
   }
   return absl::OkStatus();
@@ -58,8 +61,7 @@ absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
     const std::string who = NameOf(key);
     absl::StatusOr<Manifest> parsed = ParseManifestCbor(member.layout().manifest_fragment());
     if (!parsed.ok()) {
-      return ErrorFromName(CodeOf(parsed.status()),
-                           absl::StrCat("the layout of ", who, ": ", parsed.status().message()));
+      return WithMessage(parsed.status(), absl::StrCat("the layout of ", who, ": ", parsed.status().message()));
     }
     const Manifest& part = *parsed;
     const bool source = key.role == proto::PUBLISHER;

@@ -23,7 +23,7 @@ absl::Status Naming(const absl::Status& status, const IncomingEdge& edge) {
   const ErrorCode code = HasCode(status, ErrorCode::kPeerLost)   ? ErrorCode::kPeerLost
                          : HasCode(status, ErrorCode::kDeadline) ? ErrorCode::kDeadline
                                                                  : ErrorCode::kTransport;
-  return Error(code, absl::StrCat("receiving from ", edge.name, ": ", status.message()));
+  return About(Error(code, absl::StrCat("receiving from ", edge.name, ": ", status.message())), {.peer = edge.name});
 }
 
 double Seconds(absl::Time since) { return absl::ToDoubleSeconds(absl::Now() - since); }
@@ -81,15 +81,18 @@ absl::StatusOr<PeerId> Executor::PeerOf(size_t edge, absl::Time deadline) {
 absl::Status Executor::CheckSum(const IncomingEdge& edge, size_t copy, uint64_t wanted, uint64_t got) const {
   if (wanted == got) return absl::OkStatus();
   const Copy& c = plan_.copies[copy];
-  return Error(ErrorCode::kVerificationFailed,
-               absl::StrCat("tensor \"", manifest_.tensors[c.tensor].name, "\" from ", edge.name, ", buffer \"",
-                            manifest_.source[c.source].name, "\" to rank ", manifest_.destination[c.destination].rank,
-                            ", buffer \"", manifest_.destination[c.destination].name,
-                            "\": the bytes that arrived are "
-                            "not those that were published. The generation was not committed"));
+  const Buffer& destination = manifest_.destination[c.destination];
+  return About(Error(ErrorCode::kVerificationFailed,
+                     absl::StrCat("tensor \"", manifest_.tensors[c.tensor].name, "\" from ", edge.name, ", buffer \"",
+                                  manifest_.source[c.source].name, "\" to rank ", destination.rank, ", buffer \"",
+                                  destination.name,
+                                  "\": the bytes that arrived are "
+                                  "not those that were published. The generation was not committed")),
+               {manifest_.tensors[c.tensor].name, destination.name, destination.rank, edge.name});
 }
 
 absl::Status Executor::Run(const Request& request, TransferStats* stats) {
+  streamed_bytes_ = 0;
   return transport_->capabilities().map ? RunMapped(request, stats) : RunStreams(request, stats);
 }
 
@@ -110,6 +113,7 @@ absl::Status Executor::RunMapped(const Request& request, TransferStats* stats) {
           return Error(ErrorCode::kDeadline, absl::StrCat("the transfer from ", edge.name, " did not end in time"));
         }
         got += kernels::CopyAndSum(Lower(part, source, request.destination.at(copy.destination)));
+        streamed_bytes_ += part.bytes();
         return absl::OkStatus();
       }));
       std::memcpy(&wanted, sums + i * sizeof wanted, sizeof wanted);
@@ -210,6 +214,7 @@ absl::Status Executor::RunStreams(const Request& request, TransferStats* stats) 
             done.message, {done.chunk.get(), static_cast<size_t>(stream.message_bytes(done.message))},
             [&](int destination) { return request.destination.at(destination); }, absl::MakeSpan(p.wanted),
             absl::MakeSpan(p.got));
+        streamed_bytes_ += stream.message_bytes(done.message);
         free.push_back(std::move(done.chunk));
         if (++p.done == stream.messages()) {
           ++finished;

@@ -141,9 +141,11 @@ absl::Status CheckBlocksOfPiece(const Coupling& c, const TensorSpec& weight, abs
     Partition(touched, near->Near(touched),
               [&](const Box&, absl::Span<const int> holders) { whole = whole && !holders.empty(); });
     if (whole) continue;
-    return Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where("destination", *h.buffer, c.weight), ": box ",
-                                                           ToString(h.box), " cuts a scale block of ", c.block[cut],
-                                                           " along axis ", cut, "; shard at multiples of the block"));
+    return About(
+        Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where("destination", *h.buffer, c.weight), ": box ",
+                                                        ToString(h.box), " cuts a scale block of ", c.block[cut],
+                                                        " along axis ", cut, "; shard at multiples of the block")),
+        {.tensor = c.weight, .buffer = h.buffer->name, .rank = h.buffer->rank});
   }
   return absl::OkStatus();
 }
@@ -180,7 +182,7 @@ absl::Status CheckScales(const Coupling& c, const Held& weights, const Held& sca
                        absl::StrCat(Where("destination", *h.buffer, c.weight), ": the rank holds the blocks ",
                                     ToString(cell), " without their scale \"", c.scale, "\""));
       });
-      HR_RETURN_IF_ERROR(status);
+      HR_RETURN_IF_ERROR(About(status, {.tensor = c.scale, .buffer = h.buffer->name, .rank = h.buffer->rank}));
     }
   }
   return absl::OkStatus();
@@ -192,8 +194,9 @@ absl::Status CheckWholeBytes(const char* side, const Buffer& b, const Piece& p, 
   const Index unit = DtypeUnitElements(t.dtype);
   if (unit == 1) return absl::OkStatus();
   auto error = [&](absl::string_view why) {
-    return Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where(side, b, t.name), ": ", DtypeName(t.dtype), " comes ",
-                                                           unit, " elements at a time, and ", why));
+    return About(Error(ErrorCode::kMisalignedBlock, absl::StrCat(Where(side, b, t.name), ": ", DtypeName(t.dtype),
+                                                                 " comes ", unit, " elements at a time, and ", why)),
+                 {.tensor = t.name, .buffer = b.name, .rank = b.rank});
   };
   const Extents& view = p.view ? *p.view : t.shape;
   if (view.empty()) return error("a scalar is a part of a byte");
@@ -227,9 +230,10 @@ absl::Status CheckWholeBytes(const Buffer& b, const Piece& fill) {
   if (whole && along < fill.shape.size() && fill.shape[along] % unit == 0 && fill.buffer_offset[along] % unit == 0) {
     return absl::OkStatus();
   }
-  return Error(ErrorCode::kMisalignedBlock, absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name,
-                                                         "\", fill \"zero\": ", DtypeName(b.dtype), " comes ", unit,
-                                                         " elements at a time, and the fill cuts a byte"));
+  return About(Error(ErrorCode::kMisalignedBlock, absl::StrCat("destination rank ", b.rank, ", buffer \"", b.name,
+                                                               "\", fill \"zero\": ", DtypeName(b.dtype), " comes ",
+                                                               unit, " elements at a time, and the fill cuts a byte")),
+               {.buffer = b.name, .rank = b.rank});
 }
 
 }  // namespace

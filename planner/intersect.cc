@@ -14,6 +14,10 @@ namespace {
 
 constexpr size_t kMaxListed = 8;
 
+std::string BufferName(const char* side, const Buffer& b) {
+  return absl::StrCat(side, " rank ", b.rank, ", buffer \"", b.name, "\"");
+}
+
 // Distinct names for a message, in the order in which they came: as many as fit.
 class NameList {
  public:
@@ -44,19 +48,24 @@ class Missing {
  public:
   // At `place` of a tensor; box() describes the elements.
   template <typename F>
-  void AddTensor(const std::string& tensor, const std::string& place, Index elements, F&& box) {
+  void AddTensor(const std::string& tensor, const Buffer& buffer, const std::string& place, Index elements, F&& box) {
+    if (empty_) subject_ = {.tensor = tensor, .buffer = buffer.name, .rank = buffer.rank};
     if (place != last_place_) tensors_.Add(absl::StrCat("\"", tensor, "\""));
     Add(place, elements, box);
   }
 
   // Of a buffer that is in no piece there.
   template <typename F>
-  void AddBuffer(const std::string& buffer, const std::string& place, Index elements, F&& box) {
-    if (place != last_place_) buffers_.Add(buffer);
+  void AddBuffer(const Buffer& buffer, const std::string& place, Index elements, F&& box) {
+    if (empty_) subject_ = {.buffer = buffer.name, .rank = buffer.rank};
+    if (place != last_place_) buffers_.Add(BufferName("destination", buffer));
     Add(place, elements, box);
   }
 
-  bool empty() const { return total_ == 0; }
+  bool empty() const { return empty_; }
+
+  // The first finding.
+  const ErrorSubject& subject() const { return subject_; }
 
   // "tensors "a", "b": first PLACE BOX; also PLACE BOX; 32 elements in all".
   std::string Describe() const {
@@ -70,12 +79,15 @@ class Missing {
  private:
   template <typename F>
   void Add(const std::string& place, Index elements, F&& box) {
+    empty_ = false;
     total_ = SaturatedSum(total_, elements);
     if (place == last_place_) return;
     last_place_ = place;
     if (++places_ <= kMaxListed) listed_.push_back(absl::StrCat(place, " ", box()));
   }
 
+  bool empty_ = true;
+  ErrorSubject subject_;
   NameList tensors_, buffers_;
   Index total_ = 0;
   std::string last_place_;
@@ -179,10 +191,6 @@ void PartitionBy(const Box& box, const std::vector<PlacedBox>& candidates, const
   });
 }
 
-std::string BufferName(const char* side, const Buffer& b) {
-  return absl::StrCat(side, " rank ", b.rank, ", buffer \"", b.name, "\"");
-}
-
 // Elements of destination buffers that no piece fills.
 void FindUnfilled(const Manifest& m, Missing* missing) {
   for (const Buffer& b : m.destination) {
@@ -198,8 +206,8 @@ void FindUnfilled(const Manifest& m, Missing* missing) {
     if (elements == Volume(WholeBox(b.shape))) continue;  // pieces are disjoint
     Partition(WholeBox(b.shape), filled, [&](const Box& cell, absl::Span<const int> holders) {
       if (holders.empty())
-        missing->AddBuffer(BufferName("destination", b), BufferName("destination", b) + " is in no piece at",
-                           Volume(cell), [&] { return ToString(cell); });
+        missing->AddBuffer(b, BufferName("destination", b) + " is in no piece at", Volume(cell),
+                           [&] { return ToString(cell); });
     });
   }
 }
@@ -234,7 +242,7 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
       const PlacedBox& wanted_box = cut.destination[d];
       PartitionBy(wanted_box.box, cut.source, by_source, [&](const Box& part, std::vector<int> holders) {
         if (holders.empty()) {
-          uncovered.AddTensor(tensor.name,
+          uncovered.AddTensor(tensor.name, manifest.destination[wanted_box.buffer],
                               absl::StrCat("tensor \"", tensor.name, "\", wanted by ",
                                            BufferName("destination", manifest.destination[wanted_box.buffer]),
                                            ", is offered by no source at"),
@@ -249,7 +257,7 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
     for (const PlacedBox& offer : cut.source) {
       PartitionBy(offer.box, cut.destination, by_destination, [&](const Box& part, const std::vector<int>& holders) {
         if (!holders.empty()) return;
-        unwanted.AddTensor(tensor.name,
+        unwanted.AddTensor(tensor.name, manifest.source[offer.buffer],
                            absl::StrCat("tensor \"", tensor.name, "\", offered by ",
                                         BufferName("source", manifest.source[offer.buffer]), ", at"),
                            Volume(part), [&] { return DescribeBox(tensor.shape, part, cut.axis_strides); });
@@ -260,12 +268,15 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
   if (!uncovered.empty()) {
     std::string also =
         unwanted.empty() ? "" : absl::StrCat(". Also offered and wanted by nobody, of ", unwanted.Describe());
-    return Error(ErrorCode::kUncovered,
-                 absl::StrCat("destination elements without a source, of ", uncovered.Describe(), also));
+    return About(Error(ErrorCode::kUncovered,
+                       absl::StrCat("destination elements without a source, of ", uncovered.Describe(), also)),
+                 uncovered.subject());
   }
   if (!unwanted.empty()) {
-    return Error(ErrorCode::kUnwanted, absl::StrCat("offered, and wanted by no destination, of ", unwanted.Describe(),
-                                                    ". Add a destination for it, or its name to \"ignore\""));
+    return About(
+        Error(ErrorCode::kUnwanted, absl::StrCat("offered, and wanted by no destination, of ", unwanted.Describe(),
+                                                 ". Add a destination for it, or its name to \"ignore\"")),
+        unwanted.subject());
   }
   return out;
 }

@@ -48,7 +48,8 @@ absl::Status CheckPieces(const Buffer& b) {
     if (starts.size() > most) most = starts.size(), axis = i;
   }
   if (b.shape.empty()) {
-    return Error(ErrorCode::kOverlap, absl::StrCat(Where(b), ": more than one piece for its single element"));
+    return About(Error(ErrorCode::kOverlap, absl::StrCat(Where(b), ": more than one piece for its single element")),
+                 {.buffer = b.name, .rank = b.rank});
   }
   std::sort(boxes.begin(), boxes.end(), [&](const auto& x, const auto& y) {
     return std::tie(x.first.start[axis], x.second) < std::tie(y.first.start[axis], y.second);
@@ -58,8 +59,9 @@ absl::Status CheckPieces(const Buffer& b) {
     for (size_t j = i + 1; j < boxes.size() && boxes[j].first.start[axis] < a.start[axis] + a.extent[axis]; ++j) {
       if (std::optional<Box> common = Intersection(a, boxes[j].first)) {
         const size_t p = boxes[i].second, q = boxes[j].second;
-        return Error(ErrorCode::kOverlap, absl::StrCat(Where(b), ": ", Name(b.pieces[p], p), " and ",
-                                                       Name(b.pieces[q], q), " both fill ", ToString(*common)));
+        return About(Error(ErrorCode::kOverlap, absl::StrCat(Where(b), ": ", Name(b.pieces[p], p), " and ",
+                                                             Name(b.pieces[q], q), " both fill ", ToString(*common))),
+                     {.tensor = b.pieces[p].tensor, .buffer = b.name, .rank = b.rank});
       }
     }
   }
@@ -161,9 +163,10 @@ struct Member {
 };
 
 absl::Status Shared(const Buffer& a, const Buffer& b, Index byte) {
-  return Error(ErrorCode::kOverlap,
-               absl::StrCat(Where(a), " and \"", b.name, "\" share byte ", byte, " of storage \"", a.storage->id,
-                            "\"; declare one as alias_of the other if they are the same weight"));
+  return About(Error(ErrorCode::kOverlap,
+                     absl::StrCat(Where(a), " and \"", b.name, "\" share byte ", byte, " of storage \"", a.storage->id,
+                                  "\"; declare one as alias_of the other if they are the same weight")),
+               {.buffer = a.name, .rank = a.rank});
 }
 
 struct Run {

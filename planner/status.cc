@@ -3,11 +3,15 @@
 #include <array>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 namespace headrace {
 namespace {
 
 constexpr absl::string_view kPayloadUrl = "headrace/code";
+constexpr absl::string_view kTensorUrl = "headrace/tensor", kBufferUrl = "headrace/buffer", kRankUrl = "headrace/rank",
+                            kPeerUrl = "headrace/peer";
 
 struct Entry {
   ErrorCode code;
@@ -84,6 +88,32 @@ absl::Status ErrorFromName(absl::string_view name, absl::string_view message) {
     if (e.name == name) return Error(e.code, message);
   }
   return Error(ErrorCode::kInternal, message);
+}
+
+absl::Status About(absl::Status status, const ErrorSubject& subject) {
+  auto set = [&](absl::string_view url, const std::string& value) {
+    if (!value.empty() && !status.GetPayload(url)) status.SetPayload(url, absl::Cord(value));
+  };
+  if (status.ok()) return status;
+  set(kTensorUrl, subject.tensor);
+  set(kBufferUrl, subject.buffer);
+  if (subject.rank) set(kRankUrl, absl::StrCat(*subject.rank));
+  set(kPeerUrl, subject.peer);
+  return status;
+}
+
+ErrorSubject SubjectOf(const absl::Status& status) {
+  auto get = [&](absl::string_view url) { return std::string(status.GetPayload(url).value_or(absl::Cord())); };
+  ErrorSubject subject{get(kTensorUrl), get(kBufferUrl), std::nullopt, get(kPeerUrl)};
+  int64_t rank;
+  if (absl::SimpleAtoi(get(kRankUrl), &rank)) subject.rank = rank;
+  return subject;
+}
+
+absl::Status WithMessage(const absl::Status& status, absl::string_view message) {
+  absl::Status out(status.code(), message);
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { out.SetPayload(url, payload); });
+  return out;
 }
 
 }  // namespace headrace

@@ -7,6 +7,8 @@
 // kFailedPrecondition - fix the state first; kDeadlineExceeded - a wait ended; kPermissionDenied - credentials;
 // kResourceExhausted - memory, files or disk; kDataLoss - bytes that arrived are not the bytes that were sent.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -64,6 +66,23 @@ bool HasCode(const absl::Status& status, ErrorCode code);
 
 // The error that a peer reported by name and message; an unknown name becomes kInternal.
 absl::Status ErrorFromName(absl::string_view name, absl::string_view message);
+
+// What an error is about, for programs; the message says it in words. Empty where it does not apply.
+struct ErrorSubject {
+  std::string tensor = {};
+  std::string buffer = {};
+  std::optional<int64_t> rank = {};  // of the side that the message names
+  std::string peer = {};             // a member of the job: "publisher 0 (host a, pid 7)"
+
+  friend bool operator==(const ErrorSubject&, const ErrorSubject&) = default;
+};
+
+// `status` with what it is about. Fields that it names already stay as they are; OK stays OK.
+absl::Status About(absl::Status status, const ErrorSubject& subject);
+ErrorSubject SubjectOf(const absl::Status& status);
+
+// `status` with another message: the code and the subject stay. OK stays OK.
+absl::Status WithMessage(const absl::Status& status, absl::string_view message);
 
 // Returns from the enclosing function when `expr` is not OK.
 #define HR_RETURN_IF_ERROR(expr)                                            \

@@ -33,6 +33,8 @@ std::string Where(Side side, const Buffer& b, size_t piece) {
   return absl::StrCat(Where(side, b), ", piece ", piece, what);
 }
 
+ErrorSubject Subject(const Buffer& b) { return {.buffer = b.name, .rank = b.rank}; }
+
 std::string List(const Extents& e) { return absl::StrCat("[", absl::StrJoin(e, ", "), "]"); }
 
 bool HasZero(const Extents& e) { return std::find(e.begin(), e.end(), 0) != e.end(); }
@@ -40,8 +42,8 @@ bool HasZero(const Extents& e) { return std::find(e.begin(), e.end(), 0) != e.en
 // Calls f(side, buffer) for every buffer until it fails.
 template <typename F>
 absl::Status ForEachBuffer(const Manifest& m, F&& f) {
-  for (const Buffer& b : m.source) HR_RETURN_IF_ERROR(f(Side::kSource, b));
-  for (const Buffer& b : m.destination) HR_RETURN_IF_ERROR(f(Side::kDestination, b));
+  for (const Buffer& b : m.source) HR_RETURN_IF_ERROR(About(f(Side::kSource, b), Subject(b)));
+  for (const Buffer& b : m.destination) HR_RETURN_IF_ERROR(About(f(Side::kDestination, b), Subject(b)));
   return absl::OkStatus();
 }
 
@@ -49,7 +51,9 @@ absl::Status ForEachBuffer(const Manifest& m, F&& f) {
 template <typename F>
 absl::Status ForEachPiece(const Manifest& m, F&& f) {
   return ForEachBuffer(m, [&](Side side, const Buffer& b) {
-    for (size_t i = 0; i < b.pieces.size(); ++i) HR_RETURN_IF_ERROR(f(side, b, i));
+    for (size_t i = 0; i < b.pieces.size(); ++i) {
+      HR_RETURN_IF_ERROR(About(f(side, b, i), {.tensor = b.pieces[i].tensor}));
+    }
     return absl::OkStatus();
   });
 }

@@ -1,6 +1,7 @@
 #include "loader/session/types.h"
 
 #include "absl/strings/str_cat.h"
+#include "planner/status.h"
 
 namespace headrace {
 
@@ -27,6 +28,24 @@ std::string NameOf(const MemberKey& member) {
 
 std::string NameOf(const MemberKey& member, const std::string& host, int64_t pid) {
   return absl::StrCat(NameOf(member), " (host ", host, ", pid ", pid, ")");
+}
+
+proto::Fault ToFault(const absl::Status& status) {
+  proto::Fault fault;
+  fault.set_code(std::string(CodeOf(status)));
+  fault.set_message(std::string(status.message()));
+  const ErrorSubject subject = SubjectOf(status);
+  fault.set_tensor(subject.tensor);
+  fault.set_buffer(subject.buffer);
+  if (subject.rank) fault.set_rank(*subject.rank);
+  fault.set_peer(subject.peer);
+  return fault;
+}
+
+absl::Status FromFault(const proto::Fault& fault) {
+  ErrorSubject subject{fault.tensor(), fault.buffer(), std::nullopt, fault.peer()};
+  if (fault.has_rank()) subject.rank = fault.rank();
+  return About(ErrorFromName(fault.code(), fault.message()), subject);
 }
 
 std::string BodyName(const proto::Envelope& message) {

@@ -43,6 +43,10 @@ std::string NameOf(const MemberKey& member);
 // "publisher rank 3 (host a, pid 77)".
 std::string NameOf(const MemberKey& member, const std::string& host, int64_t pid);
 
+// An error as it travels, and back: code, message and subject survive.
+proto::Fault ToFault(const absl::Status& status);
+absl::Status FromFault(const proto::Fault& fault);
+
 // The name of the message inside: "hello", "epoch_start"; "no body" where there is none (or one of a later version).
 std::string BodyName(const proto::Envelope& message);
 
@@ -53,9 +57,12 @@ struct SessionTimeouts {
   int64_t join_ns = 60'000'000'000;
   // From the epoch's start until all members planned and agreed.
   int64_t plan_ns = 60'000'000'000;
-  // From an engine's first vote to the decision, and from the decision to the engine's commit. A receiver waits
-  // heartbeat_timeout_ns longer, so that a live coordinator's answer always comes first.
+  // From an engine's first vote to the decision. A receiver waits heartbeat_timeout_ns longer, so that a live
+  // coordinator's answer always comes first; so it does with commit_ns.
   int64_t decision_ns = 30'000'000'000;
+  // From the decision to the engine's commit. The host has to bring its engine to a pause meanwhile, which may mean to
+  // finish the requests that are running; a worker that is dead is noticed by its heartbeat.
+  int64_t commit_ns = 600'000'000'000;
 };
 
 // ---- What a member's session asks of its owner -----------------------------------------------------------------
@@ -103,7 +110,8 @@ struct StartRefusedEffect {
   uint64_t generation = 0;
   absl::Status status;
 };
-// Receiver: copy the verified generation to the live buffers (in_place: they hold it), then call Committed().
+// Receiver: call BeginCommit(), copy the verified generation to the live buffers (in_place: they hold it), then
+// call Committed().
 struct CommitEffect {
   uint64_t generation = 0;
 };
