@@ -365,19 +365,42 @@ TEST(EndToEndTest, AStoppedCoordinatorEndsEverybody) {
   EXPECT_EQ(job.Difference(), "");
 }
 
-// Between the vote and the engine's commit nobody knows what the others did.
-TEST(EndToEndTest, ACoordinatorThatIsLostBetweenVoteAndCommitPoisons) {
+// No worker serves a generation before all of its engine hold it.
+TEST(EndToEndTest, ACoordinatorThatIsLostBeforeTheCommitLeavesTheOldGeneration) {
   Job job(TwoEngines(), {});
   ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
   ASSERT_EQ(job.Publish(1), absl::OkStatus());
   ASSERT_TRUE(job.receiver(2).NextGeneration(Soon()).ok());
   ASSERT_EQ(job.receiver(2).Stage(1, job.ReceiverMemory(2)), absl::OkStatus());
-  EXPECT_EQ(job.receiver(2).serving(), std::nullopt);
+  EXPECT_EQ(job.receiver(2).serving(), 0u);
   job.coordinator().Stop();
-  ExpectError(job.receiver(2).NextGeneration(Soon()).status(), ErrorCode::kPoisoned);
-  ExpectError(job.receiver(2).Commit(1), ErrorCode::kPoisoned);
-  EXPECT_TRUE(job.receiver(2).Carry().poisoned);
+  EXPECT_FALSE(job.receiver(2).NextGeneration(Soon()).ok());
+  EXPECT_FALSE(job.receiver(2).Commit(1).ok());
+  EXPECT_EQ(job.receiver(2).serving(), 0u);
+  EXPECT_FALSE(job.receiver(2).Carry().poisoned);
   EXPECT_EQ(job.Difference(), "");  // nothing was written
+}
+
+TEST(EndToEndTest, BetweenApplyAndCommitNothingIsServed) {
+  for (const bool abandon : {false, true}) {
+    Job job(TwoEngines(), {});
+    ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+    ASSERT_EQ(job.Publish(1), absl::OkStatus());
+    ASSERT_TRUE(job.receiver(2).NextGeneration(Soon()).ok());
+    ASSERT_EQ(job.receiver(2).Stage(1, job.ReceiverMemory(2)), absl::OkStatus());
+    ASSERT_EQ(job.receiver(2).Apply(1), absl::OkStatus());
+    EXPECT_EQ(job.receiver(2).serving(), std::nullopt);
+    ExpectError(job.receiver(2).Apply(1), ErrorCode::kInvalidOption, "generation 1");
+    if (abandon) {
+      job.receiver(2).Abandon(Error(ErrorCode::kInternal, "the loader threw"));
+      ExpectError(job.publisher(0).AwaitCommit(1, Soon()), ErrorCode::kPeerLost, "the loader threw");
+    } else {
+      job.coordinator().Stop();
+    }
+    ExpectError(job.receiver(2).Commit(1), ErrorCode::kPoisoned);
+    EXPECT_EQ(job.receiver(2).serving(), std::nullopt);
+    EXPECT_TRUE(job.receiver(2).Carry().poisoned);
+  }
 }
 
 TEST(EndToEndTest, ManifestErrorsReachEveryMemberWithThePlannersCode) {

@@ -4,6 +4,7 @@
 // The receiver's end of a transfer: brings one generation's bytes of all edges into a set of destination buffers,
 // sums each copy on the way and compares with the publisher's sum.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +72,10 @@ class Executor {
   // mixture, and nothing refers to them any more.
   absl::Status Run(const Request& request, TransferStats* stats);
 
+  // What has arrived of the generation of the last Run, for progress: any thread, also during Run. Two-sided transports
+  // count the sums that come first too.
+  int64_t streamed_bytes() const { return streamed_bytes_.load(std::memory_order_relaxed); }
+
  private:
   Executor(const Manifest& manifest, const Plan& plan, Transport* transport, std::vector<IncomingEdge> edges,
            uint64_t incarnation, const ExecutorOptions& options)
@@ -96,6 +101,7 @@ class Executor {
   std::vector<EdgeStream> streams_;
   std::vector<std::optional<PeerId>> peers_;
   int window_ = 0;  // chunks in flight for each edge
+  std::atomic<int64_t> streamed_bytes_{0};
 };
 
 }  // namespace headrace

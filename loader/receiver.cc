@@ -111,23 +111,39 @@ class ReceiverImpl final : public Receiver, private Member {
     return verdict.ok() ? discarded_.at(generation) : verdict;
   }
 
-  absl::Status Commit(uint64_t generation) override {
-    {
-      std::lock_guard<std::mutex> lock(mutex());
+  absl::Status Apply(uint64_t generation) override {
+    HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) -> absl::Status {
+      HR_RETURN_IF_ERROR(session().status());
       if (commit_ != generation) {
         return Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not staged"));
       }
-      if (!session().status().ok()) return session().status();
-    }
+      return receiver().BeginCommit(generation);
+    }));
     const absl::Time begin = absl::Now();
     if (options_.shadow == Shadow::kHost) commit_boxes_->CopyAndFill(shadow_->buffers(), live_);
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
-      stats_.commit_seconds = seconds;
-      commit_.reset();
+    std::lock_guard<std::mutex> lock(mutex());
+    stats_.commit_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    commit_.reset();
+    applied_ = generation;
+    return session().status();
+  }
+
+  absl::Status Commit(uint64_t generation) override {
+    if (applied_ != generation) {
+      HR_RETURN_IF_ERROR(Apply(generation));
+    }
+    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) -> absl::Status {
+      applied_.reset();
       return receiver().Committed(generation, now, actions);
     }));
     return Wait(absl::InfiniteFuture(), "the engine's commit", [&] { return engine_committed_ >= generation; });
+  }
+
+  void Abandon(const absl::Status& why) override {
+    Step([&](int64_t now, MemberActions* actions) {
+      receiver().Poison(why, now, actions);
+      return 0;
+    });
   }
 
   std::optional<uint64_t> serving() const override {
@@ -146,7 +162,9 @@ class ReceiverImpl final : public Receiver, private Member {
 
   ReceiverStats stats() const override {
     std::lock_guard<std::mutex> lock(mutex());
-    return stats_;
+    ReceiverStats stats = stats_;
+    stats.streamed_bytes = std::min(executor_->streamed_bytes(), stats.needed_bytes);
+    return stats;
   }
 
  private:
@@ -188,11 +206,19 @@ class ReceiverImpl final : public Receiver, private Member {
     }
     commit_boxes_.emplace(manifest, plan_->plan(), rank);
     if (options_.shadow == Shadow::kHost) {
-      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank));
+      std::map<int, std::byte*> unserved;
+      for (const auto& [index, data] : live_) {
+        if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
+      }
+      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
     }
     std::lock_guard<std::mutex> lock(mutex());
     stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     stats_.shadow_bytes = shadow_ == nullptr ? 0 : shadow_->bytes();
+    stats_.needed_bytes = 0;
+    for (const Edge& edge : plan_->EdgesOf(self())) {
+      for (size_t i = 0; i < edge.count; ++i) stats_.needed_bytes += plan_->plan().copies[edge.first + i].bytes();
+    }
     return absl::OkStatus();
   }
 
@@ -234,9 +260,11 @@ class ReceiverImpl final : public Receiver, private Member {
   absl::Status CheckMemory(const std::map<std::string, BufferMemory>& now) const {
     for (const auto& [name, was] : memory_) {
       auto moved = [&, &name = name](absl::string_view how) {
-        return Error(ErrorCode::kDestinationMoved,
-                     absl::StrCat("engine ", options_.engine, " worker ", options_.worker, ", buffer \"", name, "\" ",
-                                  how, " since it was declared. Nothing was written; declare the buffers anew"));
+        return About(
+            Error(ErrorCode::kDestinationMoved,
+                  absl::StrCat("engine ", options_.engine, " worker ", options_.worker, ", buffer \"", name, "\" ", how,
+                               " since it was declared. Nothing was written; declare the buffers anew")),
+            {.buffer = name, .rank = options_.worker});
       };
       auto it = now.find(name);
       if (it == now.end()) return moved("is gone");
@@ -263,6 +291,7 @@ class ReceiverImpl final : public Receiver, private Member {
   std::map<int, std::byte*> live_;  // by index in manifest.destination
   std::vector<int> publisher_of_edge_;
   std::unique_ptr<Executor> executor_;
+  std::optional<uint64_t> applied_;  // and not committed
 
   // Under the lock.
   std::optional<proto::EpochStart> epoch_;
@@ -270,7 +299,7 @@ class ReceiverImpl final : public Receiver, private Member {
   std::deque<AnnouncedEffect> announced_;
   absl::Status wait_ended_;
   absl::Status start_refused_;
-  std::optional<uint64_t> commit_;
+  std::optional<uint64_t> commit_;              // decided, not applied
   std::map<uint64_t, absl::Status> discarded_;  // by generation, from the last staged one on
   uint64_t engine_committed_ = 0;
   ReceiverStats stats_;
@@ -283,18 +312,21 @@ absl::Status CheckDeclared(const ReceiverOptions& options, const Manifest& part,
     const bool right = it != memory.end() && it->second.shape == b.shape && it->second.strides == b.strides &&
                        (it->second.data != nullptr || SpanElements(b) == 0);
     if (right) continue;
-    return Error(ErrorCode::kDestinationMoved,
-                 absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
-                              "\" is declared with shape [", absl::StrJoin(b.shape, ", "), "] and ",
-                              it == memory.end() ? "has no memory" : "its memory has another shape, strides or none"));
+    return About(
+        Error(ErrorCode::kDestinationMoved,
+              absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
+                           "\" is declared with shape [", absl::StrJoin(b.shape, ", "), "] and ",
+                           it == memory.end() ? "has no memory" : "its memory has another shape, strides or none")),
+        {.buffer = b.name, .rank = b.rank});
   }
   // Bytes that are written through one name must be those that are read through another.
   std::map<std::string, std::pair<std::string, const std::byte*>> storages;
   for (const Buffer& b : part.destination) {
     auto apart = [&](const std::string& other) {
-      return Error(ErrorCode::kDestinationMoved,
-                   absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
-                                "\" is declared to share the memory of \"", other, "\" but lies elsewhere"));
+      return About(Error(ErrorCode::kDestinationMoved,
+                         absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
+                                      "\" is declared to share the memory of \"", other, "\" but lies elsewhere")),
+                   {.buffer = b.name, .rank = b.rank});
     };
     const std::byte* first = memory.at(b.name).data;
     if (b.alias_of && memory.contains(*b.alias_of) && memory.at(*b.alias_of).data != first) return apart(*b.alias_of);

@@ -16,8 +16,8 @@
 // Stage writes live buffers, and an error leaves the worker poisoned: serving() is empty until a full generation
 // commits. A worker never commits alone: see session/receiver_session.h.
 //
-// Thread rules: NextGeneration, Stage, Commit and Close from one thread at a time; the rest from any. The live memory
-// must outlive the receiver and is written only inside Stage (in_place) and Commit.
+// Thread rules: NextGeneration, Stage, Apply, Commit and Close from one thread at a time; the rest from any. The live
+// memory must outlive the receiver and is written only inside Stage (in_place) and Apply or Commit.
 
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +59,9 @@ struct BufferMemory {
   std::byte* data = nullptr;  // the first element
   Extents shape;
   Extents strides;  // elements
+  // False: the engine does not compute with it (what its own loading code is fed from). Stage writes it, also with a
+  // shadow, which then has no second copy of it.
+  bool live = true;
 };
 
 struct ReceiverStats {
@@ -66,9 +69,11 @@ struct ReceiverStats {
   double transfer_seconds = 0;  // of the last generation: streaming with the sums fused in
   double verify_seconds = 0;    // of the last generation: comparing sums and stamps
   double decision_seconds = 0;  // from this worker's vote to the decision
-  double commit_seconds = 0;    // the copy to the live buffers and the zero fills
+  double commit_seconds = 0;    // Apply: the copy to the live buffers and the zero fills
   int64_t copies = 0;           // of the last generation
   int64_t bytes = 0;
+  int64_t needed_bytes = 0;    // what a generation brings to this worker
+  int64_t streamed_bytes = 0;  // of the generation that is being staged, or was staged last: so far
   int64_t shadow_bytes = 0;
   int64_t peak_staging_bytes = 0;
 };
@@ -96,9 +101,16 @@ class Receiver {
   // the generation that NextGeneration returned. Afterwards serving() says what may be served.
   virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
 
-  // The engine is paused: makes the staged generation live, and waits until every worker of the engine did. An error
-  // leaves the worker poisoned.
+  // The engine is paused: writes the staged generation to the live buffers. From its start until Commit returned OK the
+  // worker serves nothing; a session that ends meanwhile leaves it poisoned.
+  virtual absl::Status Apply(uint64_t generation) = 0;
+  // Applies the generation unless that was done, and waits until every worker of the engine has come here. A host that
+  // derives state from the weights, or loads some itself, does so between Apply and Commit.
   virtual absl::Status Commit(uint64_t generation) = 0;
+
+  // The host failed between Apply and Commit: ends the session by `why`, which the other members learn, and leaves the
+  // worker poisoned, also when the session is over already. Any thread.
+  virtual void Abandon(const absl::Status& why) = 0;
 
   // The generation that may be served now (0: what was there at first); empty: poisoned.
   virtual std::optional<uint64_t> serving() const = 0;

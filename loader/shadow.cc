@@ -29,7 +29,10 @@ CommitBoxes::CommitBoxes(const Manifest& manifest, const Plan& plan, int64_t ran
 }
 
 void CommitBoxes::CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const {
-  for (const Box& t : tensors_) kernels::Copy(Lower(t.box, shadow.at(t.destination), live.at(t.destination)));
+  for (const Box& t : tensors_) {
+    std::byte *from = shadow.at(t.destination), *to = live.at(t.destination);
+    if (from != to) kernels::Copy(Lower(t.box, from, to));
+  }
   Fill(live);
 }
 
@@ -37,12 +40,13 @@ void CommitBoxes::Fill(const std::map<int, std::byte*>& live) const {
   for (const Box& z : zeros_) Clear(z.box, live.at(z.destination));
 }
 
-absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank) {
+absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank,
+                                                                     const std::map<int, std::byte*>& unserved) {
   std::unique_ptr<ShadowMemory> shadow(new ShadowMemory);
   std::map<int, int64_t> offsets;
   for (size_t i = 0; i < manifest.destination.size(); ++i) {
     const Buffer& b = manifest.destination[i];
-    if (b.rank != rank || b.alias_of) continue;
+    if (b.rank != rank || b.alias_of || unserved.contains(static_cast<int>(i))) continue;
     offsets[static_cast<int>(i)] = shadow->bytes_;
     shadow->bytes_ += (SpanBytes(b, b.dtype) + 63) / 64 * 64;  // non-temporal stores want aligned buffers
   }
@@ -62,6 +66,7 @@ absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manif
     madvise(p, shadow->bytes_, MADV_HUGEPAGE);  // best effort
     std::memset(p, 0, shadow->bytes_);
   }
+  shadow->buffers_ = unserved;
   for (const auto& [index, offset] : offsets) shadow->buffers_[index] = shadow->memory_ + offset;
   return shadow;
 }

@@ -22,7 +22,8 @@ class CommitBoxes {
   // Of the destination buffers of `rank`; aliases have none. Zero fills are the plan's, which are proven.
   CommitBoxes(const Manifest& manifest, const Plan& plan, int64_t rank);
 
-  // Copies every tensor element from the shadow, then clears the zero fills. `keep` and gaps are not written.
+  // Copies every tensor element from the shadow (but of buffers that are their own), then clears the zero fills. `keep`
+  // and gaps are not written.
   void CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const;
   // Clears the zero fills alone: what `in_place` adds to the bytes that were streamed.
   void Fill(const std::map<int, std::byte*>& live) const;
@@ -40,8 +41,10 @@ class CommitBoxes {
 
 class ShadowMemory {
  public:
-  // Touches the memory once, so that no generation pays for it. kOutOfMemory names the bytes needed.
-  static absl::StatusOr<std::unique_ptr<ShadowMemory>> Allocate(const Manifest& manifest, int64_t rank);
+  // Touches the memory once, so that no generation pays for it. `unserved` buffers (by index in manifest.destination)
+  // need none: they are their own shadow. kOutOfMemory names the bytes needed.
+  static absl::StatusOr<std::unique_ptr<ShadowMemory>> Allocate(const Manifest& manifest, int64_t rank,
+                                                                const std::map<int, std::byte*>& unserved);
   ~ShadowMemory();
   ShadowMemory(const ShadowMemory&) = delete;
   ShadowMemory& operator=(const ShadowMemory&) = delete;

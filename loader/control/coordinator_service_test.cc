@@ -136,7 +136,12 @@ TEST(CoordinatorServiceTest, CommitsAGenerationAndEndsInOrder) {
   ASSERT_TRUE(receiver.session->Begin(1, false).ok());
   ASSERT_TRUE(receiver.Call([&](auto* a) { return receiver.session->Vote(1, absl::OkStatus(), now, a); }).ok());
   receiver.Await<CommitEffect>();
-  ASSERT_TRUE(receiver.Call([&](auto* a) { return receiver.session->Committed(1, now, a); }).ok());
+  ASSERT_TRUE(receiver
+                  .Call([&](auto* a) -> absl::Status {
+                    HR_RETURN_IF_ERROR(receiver.session->BeginCommit(1));
+                    return receiver.session->Committed(1, now, a);
+                  })
+                  .ok());
   EXPECT_EQ(receiver.Await<EngineCommittedEffect>().generation, 1u);
   EXPECT_EQ(publisher.Await<EngineCommittedEffect>().generation, 1u);
   EXPECT_EQ(publisher.session->busy_slots(), 0);

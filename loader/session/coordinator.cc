@@ -12,8 +12,7 @@ namespace {
 
 proto::Envelope FailedMessage(const absl::Status& status) {
   proto::Envelope message;
-  message.mutable_failed()->set_code(std::string(CodeOf(status)));
-  message.mutable_failed()->set_message(std::string(status.message()));
+  *message.mutable_failed()->mutable_why() = ToFault(status);
   return message;
 }
 
@@ -25,7 +24,8 @@ Coordinator::Coordinator(CoordinatorOptions options, int64_t now_ns)
       next_heartbeat_ns_(now_ns + options_.timeouts.heartbeat_period_ns),
       publications_(options_.publishers) {
   for (size_t e = 0; e < options_.workers.size(); ++e)
-    engines_.emplace_back(absl::StrCat("engine ", e), options_.workers[e], options_.timeouts.decision_ns);
+    engines_.emplace_back(absl::StrCat("engine ", e), options_.workers[e], options_.timeouts.decision_ns,
+                          options_.timeouts.commit_ns);
 }
 
 bool Coordinator::IsExpected(const MemberKey& key) const {
@@ -89,7 +89,8 @@ void Coordinator::Lose(const MemberKey& key, absl::string_view how, int64_t now_
   Member& member = members_.at(key);
   connections_.erase(member.connection);
   member.left = true;  // nothing is sent to it any more
-  End(Error(ErrorCode::kPeerLost, absl::StrCat(Describe(key), " ", how)), now_ns, actions);
+  const std::string who = Describe(key);
+  End(About(Error(ErrorCode::kPeerLost, absl::StrCat(who, " ", how)), {.peer = who}), now_ns, actions);
 }
 
 void Coordinator::OnConnected(ConnectionId connection, int64_t now_ns, CoordinatorActions*) {
@@ -117,8 +118,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::Envelope& mess
   if (status.ok()) status = Dispatch(from, message, now_ns, actions);
   if (status.ok()) return;
   proto::Envelope refused;
-  refused.mutable_refused()->set_code(std::string(CodeOf(status)));
-  refused.mutable_refused()->set_message(std::string(status.message()));
+  *refused.mutable_refused()->mutable_why() = ToFault(status);
   Send(from, std::move(refused), actions);
 }
 
@@ -147,7 +147,8 @@ absl::Status Coordinator::Dispatch(const MemberKey& from, const proto::Envelope&
       return absl::OkStatus();
     case proto::Envelope::kFailed:
       actions->close.push_back(members_.at(from).connection);
-      Lose(from, absl::StrCat("failed: ", message.failed().code(), ": ", message.failed().message()), now_ns, actions);
+      Lose(from, absl::StrCat("failed: ", message.failed().why().code(), ": ", message.failed().why().message()),
+           now_ns, actions);
       return absl::OkStatus();
     case proto::Envelope::kBye:
       HandleBye(from, now_ns, actions);

@@ -44,8 +44,7 @@ absl::Status Coordinator::Relay(const MemberKey& from, const proto::Envelope& me
     proto::Envelope abort;
     *abort.mutable_from() = to.ToProto();
     abort.mutable_abort()->set_generation(message.start().generation());
-    abort.mutable_abort()->set_code(std::string(CodeName(ErrorCode::kAborted)));
-    abort.mutable_abort()->set_message(absl::StrCat(Describe(to), " left"));
+    *abort.mutable_abort()->mutable_why() = ToFault(Error(ErrorCode::kAborted, absl::StrCat(Describe(to), " left")));
     Send(from, std::move(abort), actions);
   }
   return absl::OkStatus();
@@ -53,7 +52,7 @@ absl::Status Coordinator::Relay(const MemberKey& from, const proto::Envelope& me
 
 absl::Status Coordinator::HandleVote(const MemberKey& from, const proto::Vote& vote, int64_t now_ns,
                                      CoordinatorActions* actions) {
-  const absl::Status verdict = vote.ok() ? absl::OkStatus() : ErrorFromName(vote.code(), vote.message());
+  const absl::Status verdict = vote.has_why_not() ? FromFault(vote.why_not()) : absl::OkStatus();
   HR_ASSIGN_OR_RETURN(const auto outcome, engines_[from.engine].Vote(from.rank, vote.generation(), verdict, now_ns));
   if (outcome.has_value()) SendDecision(from.engine, *outcome, actions);
   return absl::OkStatus();
@@ -76,10 +75,7 @@ void Coordinator::SendDecision(int engine, const EngineVotes::Outcome& outcome, 
   decision->set_engine(engine);
   decision->set_generation(outcome.generation);
   decision->set_commit(outcome.commit);
-  if (!outcome.commit) {
-    decision->set_code(std::string(CodeOf(outcome.why)));
-    decision->set_message(std::string(outcome.why.message()));
-  }
+  if (!outcome.commit) *decision->mutable_why_not() = ToFault(outcome.why);
   for (int worker = 0; worker < options_.workers[engine]; ++worker)
     Send(MemberKey::Receiver(engine, worker), message, actions);
   if (outcome.commit) return;

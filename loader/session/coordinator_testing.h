@@ -65,8 +65,8 @@ class CoordinatorTest : public ::testing::Test {
   std::string Refusal(ConnectionId connection) const {
     if (actions_.messages.size() != 1 || actions_.messages[0].connection != connection) return "";
     const proto::Envelope& message = actions_.messages[0].message;
-    if (message.has_refused()) return message.refused().code() + ": " + message.refused().message();
-    if (message.has_failed()) return message.failed().code() + ": " + message.failed().message();
+    if (message.has_refused()) return message.refused().why().code() + ": " + message.refused().why().message();
+    if (message.has_failed()) return message.failed().why().code() + ": " + message.failed().why().message();
     return "";
   }
   // Everybody but `except` was told that the epoch is over.
@@ -75,8 +75,8 @@ class CoordinatorTest : public ::testing::Test {
       if (c == except) continue;
       const std::vector<proto::Envelope> messages = To(c);
       ASSERT_FALSE(messages.empty()) << c;
-      EXPECT_EQ(messages.back().failed().code(), code);
-      EXPECT_THAT(messages.back().failed().message(), ::testing::HasSubstr(text));
+      EXPECT_EQ(messages.back().failed().why().code(), code);
+      EXPECT_THAT(messages.back().failed().why().message(), ::testing::HasSubstr(text));
       EXPECT_THAT(actions_.close, ::testing::Contains(c));
     }
     EXPECT_EQ(machine_->phase(), Coordinator::Phase::kEnded);

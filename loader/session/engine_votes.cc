@@ -8,8 +8,11 @@
 
 namespace headrace {
 
-EngineVotes::EngineVotes(std::string name, int workers, int64_t timeout_ns)
-    : name_(std::move(name)), timeout_ns_(timeout_ns), last_voted_(workers, 0) {}
+EngineVotes::EngineVotes(std::string name, int workers, int64_t decision_timeout_ns, int64_t commit_timeout_ns)
+    : name_(std::move(name)),
+      decision_timeout_ns_(decision_timeout_ns),
+      commit_timeout_ns_(commit_timeout_ns),
+      last_voted_(workers, 0) {}
 
 std::optional<EngineVotes::Outcome> EngineVotes::Announce(uint64_t generation) {
   waiting_.push_back(generation);
@@ -34,15 +37,15 @@ absl::StatusOr<std::optional<EngineVotes::Outcome>> EngineVotes::Vote(int worker
   if (generation != waiting_.front()) return malformed(absl::StrCat("generation ", waiting_.front(), " is running"));
   last = generation;
   if (!verdict.ok())
-    return AbortFront(ErrorFromName(CodeOf(verdict), absl::StrCat(name_, " worker ", worker, " gave generation ",
-                                                                  generation, " up: ", verdict.message())));
-  if (done_.empty()) deadline_ns_ = now_ns + timeout_ns_;
+    return AbortFront(WithMessage(
+        verdict, absl::StrCat(name_, " worker ", worker, " gave generation ", generation, " up: ", verdict.message())));
+  if (done_.empty()) deadline_ns_ = now_ns + decision_timeout_ns_;
   done_.insert(worker);
   if (done_.size() < last_voted_.size()) return std::nullopt;
   committing_ = generation;
   waiting_.pop_front();
   done_.clear();
-  deadline_ns_ = now_ns + timeout_ns_;
+  deadline_ns_ = now_ns + commit_timeout_ns_;
   return Outcome{generation, true, absl::OkStatus()};
 }
 

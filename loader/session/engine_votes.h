@@ -25,8 +25,9 @@ class EngineVotes {
     absl::Status why;  // of an abort: names the worker
   };
 
-  // `name` is the engine's, for messages: "engine 0".
-  EngineVotes(std::string name, int workers, int64_t timeout_ns);
+  // `name` is the engine's, for messages: "engine 0". The timeouts: from the first vote to the decision, and from the
+  // decision to the last commit.
+  EngineVotes(std::string name, int workers, int64_t decision_timeout_ns, int64_t commit_timeout_ns);
 
   // A generation that may be voted on, growing. Its abort, when a worker has left.
   std::optional<Outcome> Announce(uint64_t generation);
@@ -54,7 +55,8 @@ class EngineVotes {
   std::string Lacking() const;
 
   std::string name_;
-  int64_t timeout_ns_;
+  int64_t decision_timeout_ns_;
+  int64_t commit_timeout_ns_;
   std::deque<uint64_t> waiting_;      // announced, undecided; the first one is running
   std::vector<uint64_t> last_voted_;  // of each worker; 0: none
   std::set<int> done_;                // who voted yes on the running one, or who committed `committing_`

@@ -29,9 +29,9 @@ void MemberSession::Send(proto::Envelope message, MemberActions* actions) {
   actions->messages.push_back(std::move(message));
 }
 
-void MemberSession::End(const absl::Status& status, bool coordinator_alive, MemberActions* actions) {
+void MemberSession::End(const absl::Status& status, MemberActions* actions) {
   if (phase_ == Phase::kEnded) return;
-  status_ = HandleEnd(status, coordinator_alive);
+  status_ = HandleEnd(status);
   phase_ = Phase::kEnded;
   actions->effects.push_back(FailEffect{status_});
 }
@@ -40,11 +40,10 @@ void MemberSession::Fail(const absl::Status& status, int64_t, MemberActions* act
   if (phase_ == Phase::kEnded) return;
   if (phase_ != Phase::kNew) {
     proto::Envelope message;
-    message.mutable_failed()->set_code(std::string(CodeOf(status)));
-    message.mutable_failed()->set_message(std::string(status.message()));
+    *message.mutable_failed()->mutable_why() = ToFault(status);
     Send(std::move(message), actions);
   }
-  End(status, /*coordinator_alive=*/false, actions);
+  End(status, actions);
 }
 
 absl::Status MemberSession::Leave(int64_t, MemberActions* actions) {
@@ -55,8 +54,7 @@ absl::Status MemberSession::Leave(int64_t, MemberActions* actions) {
     message.mutable_bye();
     Send(std::move(message), actions);
   }
-  status_ = HandleEnd(Error(ErrorCode::kAborted, absl::StrCat(NameOf(options_.self), " left the job")),
-                      /*coordinator_alive=*/true);
+  status_ = HandleEnd(Error(ErrorCode::kAborted, absl::StrCat(NameOf(options_.self), " left the job")));
   phase_ = Phase::kEnded;
   return absl::OkStatus();
 }
@@ -75,10 +73,10 @@ void MemberSession::OnConnected(int64_t now_ns, MemberActions* actions) {
 }
 
 void MemberSession::OnDisconnected(const absl::Status& reason, int64_t, MemberActions* actions) {
-  if (HasCode(reason, ErrorCode::kUnauthenticated)) return End(reason, false, actions);
+  if (HasCode(reason, ErrorCode::kUnauthenticated)) return End(reason, actions);
   End(Error(ErrorCode::kPeerLost, absl::StrCat("the coordinator at ", options_.coordinator_address, " is lost: ",
                                                reason.ok() ? "it closed the connection" : reason.message())),
-      false, actions);
+      actions);
 }
 
 absl::Status MemberSession::CheckEnvelope(const proto::Envelope& message) const {
@@ -116,8 +114,7 @@ void MemberSession::OnMessage(const proto::Envelope& message, int64_t now_ns, Me
 
 void MemberSession::HandleHelloAnswer(const proto::Envelope& message, MemberActions* actions) {
   // A refusal comes from a coordinator of whatever job and epoch; it names them itself.
-  if (message.has_failed())
-    return End(ErrorFromName(message.failed().code(), message.failed().message()), true, actions);
+  if (message.has_failed()) return End(FromFault(message.failed().why()), actions);
   absl::Status status = CheckEnvelope(message);
   if (status.ok() && (!message.has_welcome() || message.incarnation().empty() || message.epoch() == 0))
     status = Malformed(absl::StrCat("the coordinator at ", options_.coordinator_address,
@@ -140,10 +137,10 @@ absl::Status MemberSession::HandleMessage(const proto::Envelope& message, int64_
       coordinator_waits_for_ = message.heartbeat().waiting_for();
       return absl::OkStatus();
     case proto::Envelope::kFailed:
-      End(ErrorFromName(message.failed().code(), message.failed().message()), true, actions);
+      End(FromFault(message.failed().why()), actions);
       return absl::OkStatus();
     case proto::Envelope::kRefused: {
-      const absl::Status status = ErrorFromName(message.refused().code(), message.refused().message());
+      const absl::Status status = FromFault(message.refused().why());
       // Without that message the epoch cannot start; it would wait for it in vain.
       if (phase_ != Phase::kReady)
         Fail(status, now_ns, actions);
@@ -224,7 +221,7 @@ void MemberSession::OnTick(int64_t now_ns, MemberActions* actions) {
     return End(Error(ErrorCode::kPeerLost,
                      absl::StrCat("the coordinator at ", options_.coordinator_address, " is lost: nothing heard for ",
                                   (now_ns - last_heard_ns_) / 1'000'000, " ms")),
-               false, actions);
+               actions);
   if (now_ns >= phase_deadline_ns_)
     return Fail(Error(ErrorCode::kDeadline, absl::StrCat(NameOf(options_.self), " gave up: ", WaitingFor())), now_ns,
                 actions);

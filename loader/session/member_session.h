@@ -83,13 +83,12 @@ class MemberSession {
   virtual void HandleTick(int64_t now_ns, MemberActions* actions) = 0;
   virtual int64_t RoleDeadline() const = 0;
   virtual absl::Status MayLeave() const { return absl::OkStatus(); }
-  // The session is about to end by `status`; `coordinator_alive` when the coordinator said so on the ordered stream.
-  // Returns the status to end with.
-  virtual absl::Status HandleEnd(const absl::Status& status, bool coordinator_alive) = 0;
+  // The session is about to end by `status`; returns the status to end with.
+  virtual absl::Status HandleEnd(const absl::Status& status) = 0;
 
   // Completes the envelope around the body; `to` is the coordinator unless it is set.
   void Send(proto::Envelope message, MemberActions* actions);
-  void End(const absl::Status& status, bool coordinator_alive, MemberActions* actions);
+  void End(const absl::Status& status, MemberActions* actions);
   // The session's status when it is over, kMalformed unless it is ready.
   absl::Status CheckReady(const char* what) const;
 

@@ -100,8 +100,8 @@ absl::Status PublisherSession::HandleBody(const proto::Envelope& message, int64_
     case proto::Envelope::kDecision: {
       const proto::Decision& decision = message.decision();
       if (decision.commit()) return Malformed("a decision to commit is for workers only");
-      actions->effects.push_back(EngineAbortedEffect{decision.engine(), decision.generation(),
-                                                     ErrorFromName(decision.code(), decision.message())});
+      actions->effects.push_back(
+          EngineAbortedEffect{decision.engine(), decision.generation(), FromFault(decision.why_not())});
       return absl::OkStatus();
     }
     case proto::Envelope::kEngineCommitted:
@@ -157,8 +157,7 @@ void PublisherSession::HandleDropped(const proto::Envelope& message, const absl:
   proto::Envelope abort;
   *abort.mutable_to() = message.from();
   abort.mutable_abort()->set_generation(message.start().generation());
-  abort.mutable_abort()->set_code(std::string(CodeOf(why)));
-  abort.mutable_abort()->set_message(std::string(why.message()));
+  *abort.mutable_abort()->mutable_why() = ToFault(why);
   Send(std::move(abort), actions);
 }
 

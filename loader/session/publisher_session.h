@@ -43,7 +43,7 @@ class PublisherSession : public MemberSession {
   void HandleEpochStart() override;
   void HandleTick(int64_t now_ns, MemberActions* actions) override;
   int64_t RoleDeadline() const override;
-  absl::Status HandleEnd(const absl::Status& status, bool) override { return status; }
+  absl::Status HandleEnd(const absl::Status& status) override { return status; }
 
  private:
   struct Slot {

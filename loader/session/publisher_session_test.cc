@@ -127,8 +127,8 @@ TEST_F(PublisherSessionTest, JoinsWithoutShowingItsLayoutToAnotherJob) {
   Restart();
   Connect();
   proto::Envelope failed;  // of whatever coordinator
-  failed.mutable_failed()->set_code("wrong_job");
-  failed.mutable_failed()->set_message("m");
+  failed.mutable_failed()->mutable_why()->set_code("wrong_job");
+  failed.mutable_failed()->mutable_why()->set_message("m");
   Tell(failed);
   EXPECT_EQ(CodeOf(Failed()), "wrong_job");
 
@@ -144,10 +144,10 @@ TEST_F(PublisherSessionTest, ARefusalBeforeTheEpochIsReadyIsFatal) {
   Connect();
   Welcome();
   proto::Envelope refused = Order();
-  refused.mutable_refused()->set_code("invalid_option");
+  refused.mutable_refused()->mutable_why()->set_code("invalid_option");
   Tell(refused);
   EXPECT_EQ(CodeOf(Failed()), "invalid_option");
-  EXPECT_EQ(actions_.messages.at(0).failed().code(), "invalid_option");
+  EXPECT_EQ(actions_.messages.at(0).failed().why().code(), "invalid_option");
 }
 
 TEST_F(PublisherSessionTest, WritesOnlySlotsWithoutLeases) {
@@ -219,13 +219,13 @@ TEST_F(PublisherSessionTest, SendsOnlyWhatItHoldsUnderALease) {
     Tell(message);
     EXPECT_THAT(Refused(), HasSubstr(code));
     ASSERT_EQ(actions_.messages.size(), 1u) << code;
-    EXPECT_EQ(actions_.messages[0].abort().code(), code);
+    EXPECT_EQ(actions_.messages[0].abort().why().code(), code);
     EXPECT_EQ(MemberKey::From(actions_.messages[0].to()), MemberKey::From(message.from()));
     EXPECT_THAT(Effects<SendToEffect>(actions_), IsEmpty());
   }
   Release(kA, 1);
   Tell(StartOf(kA, 1, "da"));
-  EXPECT_EQ(actions_.messages.at(0).abort().code(), "generation_changed");
+  EXPECT_EQ(actions_.messages.at(0).abort().why().code(), "generation_changed");
 }
 
 TEST_F(PublisherSessionTest, LearnsWhatTheEnginesDid) {
@@ -233,8 +233,8 @@ TEST_F(PublisherSessionTest, LearnsWhatTheEnginesDid) {
   proto::Envelope decision = Order();
   decision.mutable_decision()->set_engine(1);
   decision.mutable_decision()->set_generation(4);
-  decision.mutable_decision()->set_code("verification_failed");
-  decision.mutable_decision()->set_message("engine 1 worker 0 gave generation 4 up: tile 3");
+  decision.mutable_decision()->mutable_why_not()->set_code("verification_failed");
+  decision.mutable_decision()->mutable_why_not()->set_message("engine 1 worker 0 gave generation 4 up: tile 3");
   const auto aborted = Effects<EngineAbortedEffect>(Tell(decision));
   ASSERT_EQ(aborted.size(), 1u);
   EXPECT_EQ(CodeOf(aborted[0].status), "verification_failed");

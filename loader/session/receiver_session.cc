@@ -36,17 +36,14 @@ ReceiverSession::State ReceiverSession::state() const {
 }
 
 std::optional<uint64_t> ReceiverSession::serving() const {
-  if (committed_.poisoned || run_ == Run::kCommitting || run_ == Run::kCommitted) return std::nullopt;
-  if (run_ != Run::kIdle && touches_live_) return std::nullopt;
+  if (Carry().poisoned) return std::nullopt;
   return committed_.committed_generation;
 }
 
+// Asked for in the middle of a generation, it answers as if the session ended here.
 ReceiverState ReceiverSession::Carry() const {
   ReceiverState state = committed_;
-  // Asked for in the middle of a generation, it answers as if the session ended here without a word from anybody.
-  const bool decided_elsewhere =
-      (run_ == Run::kVoted && voted_yes_) || run_ == Run::kCommitting || run_ == Run::kCommitted;
-  if (decided_elsewhere || (run_ != Run::kIdle && touches_live_)) state.poisoned = true;
+  if (run_ != Run::kIdle && touches_live_) state.poisoned = true;
   return state;
 }
 
@@ -96,11 +93,7 @@ absl::Status ReceiverSession::RequestStart(int publisher, int64_t, MemberActions
 void ReceiverSession::SendVote(uint64_t generation, const absl::Status& verdict, MemberActions* actions) {
   proto::Envelope message;
   message.mutable_vote()->set_generation(generation);
-  message.mutable_vote()->set_ok(verdict.ok());
-  if (!verdict.ok()) {
-    message.mutable_vote()->set_code(std::string(CodeOf(verdict)));
-    message.mutable_vote()->set_message(std::string(verdict.message()));
-  }
+  if (!verdict.ok()) *message.mutable_vote()->mutable_why_not() = ToFault(verdict);
   Send(std::move(message), actions);
 }
 
@@ -140,12 +133,25 @@ absl::Status ReceiverSession::Stopped(uint64_t generation, int64_t, MemberAction
   return absl::OkStatus();
 }
 
+absl::Status ReceiverSession::BeginCommit(uint64_t generation) {
+  HR_RETURN_IF_ERROR(CheckReady("BeginCommit()"));
+  if (run_ != Run::kCommitting || generation != running_)
+    return Malformed(absl::StrCat("BeginCommit(", generation, ") answers CommitEffect"));
+  touches_live_ = true;
+  return absl::OkStatus();
+}
+
+void ReceiverSession::Poison(const absl::Status& status, int64_t now_ns, MemberActions* actions) {
+  committed_.poisoned = true;
+  Fail(status, now_ns, actions);
+}
+
 absl::Status ReceiverSession::Committed(uint64_t generation, int64_t now_ns, MemberActions* actions) {
   HR_RETURN_IF_ERROR(CheckReady("Committed()"));
-  if (run_ != Run::kCommitting || generation != running_)
-    return Malformed(absl::StrCat("Committed(", generation, ") answers CommitEffect"));
+  if (run_ != Run::kCommitting || generation != running_ || !touches_live_)
+    return Malformed(absl::StrCat("Committed(", generation, ") comes after BeginCommit"));
   run_ = Run::kCommitted;
-  decision_deadline_ns_ = now_ns + options_.timeouts.decision_ns + options_.timeouts.heartbeat_timeout_ns;
+  decision_deadline_ns_ = now_ns + options_.timeouts.commit_ns + options_.timeouts.heartbeat_timeout_ns;
   proto::Envelope message;
   message.mutable_committed()->set_generation(generation);
   Send(std::move(message), actions);
@@ -160,8 +166,7 @@ absl::Status ReceiverSession::HandleBody(const proto::Envelope& message, int64_t
       if (message.from().role() != proto::PUBLISHER || run_ != Run::kStreaming ||
           message.abort().generation() != running_)
         return Malformed("an Abort that answers no Start");
-      actions->effects.push_back(StartRefusedEffect{message.from().rank(), running_,
-                                                    ErrorFromName(message.abort().code(), message.abort().message())});
+      actions->effects.push_back(StartRefusedEffect{message.from().rank(), running_, FromFault(message.abort().why())});
       return absl::OkStatus();
     }
     case proto::Envelope::kDecision:
@@ -224,7 +229,7 @@ absl::Status ReceiverSession::HandleDecision(const proto::Decision& decision, Me
   } else {
     return Malformed(absl::StrCat("a decision on generation ", generation, ", which is not undecided here"));
   }
-  actions->effects.push_back(DiscardEffect{generation, ErrorFromName(decision.code(), decision.message())});
+  actions->effects.push_back(DiscardEffect{generation, FromFault(decision.why_not())});
   return absl::OkStatus();
 }
 
@@ -282,23 +287,18 @@ absl::Status ReceiverSession::MayLeave() const {
                                                  " and cannot leave before its engine committed or gave it up"));
 }
 
-absl::Status ReceiverSession::HandleEnd(const absl::Status& status, bool coordinator_alive) {
-  const bool undecided = run_ == Run::kVoted && voted_yes_ && !coordinator_alive;
-  const bool uncommitted = run_ == Run::kCommitting || run_ == Run::kCommitted;
-  const bool torn = run_ != Run::kIdle && touches_live_;
+absl::Status ReceiverSession::HandleEnd(const absl::Status& status) {
   const uint64_t generation = running_;
+  const bool torn = run_ != Run::kIdle && touches_live_;
   announced_.clear();
   expecting_ = false;
   FinishRun();
-  if (!undecided && !uncommitted && !torn) return status;
-  committed_.poisoned = true;
-  return Error(ErrorCode::kPoisoned,
-               absl::StrCat(NameOf(options_.self), " serves nothing until a full generation commits: ",
-                            undecided     ? "it voted for generation "
-                            : uncommitted ? "its engine had not committed generation "
-                                          : "its live weights were partly written with generation ",
-                            generation, undecided ? " and the others may have committed it" : "", "; ", CodeOf(status),
-                            ": ", status.message()));
+  if (!torn) return status;
+  return About(Error(ErrorCode::kPoisoned,
+                     absl::StrCat(NameOf(options_.self), " serves nothing until a full generation commits: its live ",
+                                  "weights were written with generation ", generation,
+                                  ", which its engine had not committed; ", CodeOf(status), ": ", status.message())),
+               SubjectOf(status));
 }
 
 }  // namespace headrace

@@ -8,10 +8,10 @@
 //                                                     touched, until a full generation commits
 //
 // Announced generations are taken in order, none is skipped, so that all workers of an engine vote on the same one.
-// A worker that voted cannot abort alone: when the coordinator is lost before the decision, or no decision comes by
-// the deadline, the others may have committed, so it is poisoned. A refusal by the live coordinator on the ordered
-// stream is an abort: it keeps serving g-1 (unless live bytes were touched). The same holds between the decision
-// and EngineCommitted, where nothing is served: a session that ends there leaves the worker poisoned.
+// No worker serves g before EngineCommitted, and that needs the commit of every worker. So a worker that has not begun
+// to write live bytes knows that nobody serves g, and goes on serving g-1 whatever becomes of the session, even after
+// its vote and the decision. Once live bytes may have changed (in_place from Begin on, else from BeginCommit on) a
+// session that ends before EngineCommitted leaves the worker poisoned: it serves nothing.
 
 #include <cstdint>
 #include <deque>
@@ -52,8 +52,14 @@ class ReceiverSession : public MemberSession {
   absl::Status Vote(uint64_t generation, const absl::Status& verdict, int64_t now_ns, MemberActions* actions);
   // Answers DiscardEffect of a generation that was being read: reading has stopped.
   absl::Status Stopped(uint64_t generation, int64_t now_ns, MemberActions* actions);
-  // Answers CommitEffect. A commit that failed half way is reported with Fail(): the worker is then poisoned.
+  // After CommitEffect: live bytes may change from now on. kMalformed: no CommitEffect of this generation stands.
+  absl::Status BeginCommit(uint64_t generation);
+  // The live bytes hold the generation, after BeginCommit. A commit that failed half way is reported with Poison().
   absl::Status Committed(uint64_t generation, int64_t now_ns, MemberActions* actions);
+
+  // Live bytes were written and are no whole generation: ends the session by `status`, which the others learn, and
+  // leaves the worker poisoned. When the session is over already, the worker is poisoned all the same.
+  void Poison(const absl::Status& status, int64_t now_ns, MemberActions* actions);
 
   State state() const;
   // The generation of the live buffers that may be served: 0 for the weights that were there at first; nullopt when
@@ -70,7 +76,7 @@ class ReceiverSession : public MemberSession {
   void HandleTick(int64_t now_ns, MemberActions* actions) override;
   int64_t RoleDeadline() const override;
   absl::Status MayLeave() const override;
-  absl::Status HandleEnd(const absl::Status& status, bool coordinator_alive) override;
+  absl::Status HandleEnd(const absl::Status& status) override;
 
  private:
   enum class Run { kIdle, kStreaming, kVoted, kCommitting, kCommitted, kAborted };

@@ -62,7 +62,7 @@ class ReceiverSessionTest : public ::testing::Test {
     message.mutable_decision()->set_engine(engine);
     message.mutable_decision()->set_generation(generation);
     message.mutable_decision()->set_commit(commit);
-    if (!commit) message.mutable_decision()->set_code("verification_failed");
+    if (!commit) message.mutable_decision()->mutable_why_not()->set_code("verification_failed");
     return message;
   }
   proto::Envelope EngineCommittedOf(uint64_t generation, int engine = 0) const {
@@ -73,15 +73,15 @@ class ReceiverSessionTest : public ::testing::Test {
   }
   proto::Envelope FailedOf(const std::string& code) const {
     proto::Envelope message = Order();
-    message.mutable_failed()->set_code(code);
-    message.mutable_failed()->set_message("publisher rank 1 died");
+    message.mutable_failed()->mutable_why()->set_code(code);
+    message.mutable_failed()->mutable_why()->set_message("publisher rank 1 died");
     return message;
   }
   void Vote(uint64_t generation, const absl::Status& verdict = absl::OkStatus()) {
     actions_ = {};
     ASSERT_TRUE(machine_->Vote(generation, verdict, now_, &actions_).ok());
     ASSERT_EQ(actions_.messages.size(), 2u);
-    EXPECT_EQ(actions_.messages[0].vote().ok(), verdict.ok());
+    EXPECT_EQ(actions_.messages[0].vote().has_why_not(), !verdict.ok());
     EXPECT_EQ(actions_.messages[1].release().generation(), generation);  // voting ends reading
   }
   void Commit(uint64_t generation) {
@@ -89,6 +89,7 @@ class ReceiverSessionTest : public ::testing::Test {
     ASSERT_TRUE(machine_->Begin(generation, false).ok());
     Vote(generation);
     ASSERT_EQ(Effects<CommitEffect>(Tell(DecisionOf(generation, true))).size(), 1u);
+    ASSERT_TRUE(machine_->BeginCommit(generation).ok());
     ASSERT_TRUE(machine_->Committed(generation, now_, &actions_).ok());
     ASSERT_EQ(Effects<EngineCommittedEffect>(Tell(EngineCommittedOf(generation))).size(), 1u);
   }
@@ -128,6 +129,8 @@ TEST_F(ReceiverSessionTest, GoesRound) {
   EXPECT_EQ(machine_->serving(), 0u);
   Tell(DecisionOf(3, true));
   EXPECT_EQ(machine_->state(), State::kCommitting);
+  EXPECT_EQ(machine_->serving(), 0u);
+  ASSERT_TRUE(machine_->BeginCommit(3).ok());
   EXPECT_EQ(machine_->serving(), std::nullopt);
   actions_ = {};
   ASSERT_TRUE(machine_->Committed(3, now_, &actions_).ok());
@@ -191,9 +194,11 @@ TEST_F(ReceiverSessionTest, TheEndOfTheSessionByState) {
       {"serving", false, How::kLost, false},     {"planned", false, How::kLost, false},
       {"streaming", false, How::kLost, false},   {"streaming", true, How::kLost, true},
       {"streaming", false, How::kFailed, false}, {"streaming", true, How::kFailed, true},
-      {"voted", false, How::kLost, true},        {"voted", false, How::kSilent, true},
-      {"voted", false, How::kFailed, false},     {"voted", true, How::kFailed, true},
+      {"voted", false, How::kLost, false},       {"voted", false, How::kSilent, false},
+      {"voted", true, How::kLost, true},         {"voted", true, How::kFailed, true},
       {"voted no", false, How::kLost, false},    {"voted no", true, How::kLost, true},
+      {"decided", false, How::kLost, false},     {"decided", true, How::kLost, true},
+      {"decided", false, How::kFailed, false},   {"decided", false, How::kSilent, false},
       {"committing", false, How::kLost, true},   {"committing", false, How::kFailed, true},
       {"committed", false, How::kLost, true},    {"committed", false, How::kFailed, true},
       {"aborted", false, How::kLost, false},     {"aborted", true, How::kLost, true},
@@ -209,12 +214,17 @@ TEST_F(ReceiverSessionTest, TheEndOfTheSessionByState) {
     }
     if (when == "aborted") Tell(DecisionOf(2, false));
     if (when == "voted no") Vote(2, Error(ErrorCode::kVerificationFailed, "tile 3"));
-    if (when == "voted" || when == "committing" || when == "committed") Vote(2);
-    if (when == "committing" || when == "committed") Tell(DecisionOf(2, true));
+    const bool committing = when == "committing" || when == "committed", decided = when == "decided" || committing;
+    if (when == "voted" || decided) Vote(2);
+    if (decided) Tell(DecisionOf(2, true));
+    if (committing) {
+      ASSERT_TRUE(machine_->BeginCommit(2).ok());
+    }
     if (when == "committed") {
       ASSERT_TRUE(machine_->Committed(2, now_, &actions_).ok());
     }
-    EXPECT_EQ(machine_->Carry().poisoned, c.how == How::kFailed && when == "voted" ? true : c.poisoned);
+    EXPECT_EQ(machine_->Carry().poisoned, c.poisoned);
+    EXPECT_EQ(machine_->serving(), c.poisoned ? std::nullopt : std::optional<uint64_t>(1));
     if (c.how == How::kFailed) Tell(FailedOf("peer_lost"));
     if (c.how == How::kLost) Lose();
     if (c.how == How::kSilent) {
@@ -234,7 +244,7 @@ TEST_F(ReceiverSessionTest, TheEndOfTheSessionByState) {
   }
 }
 
-TEST_F(ReceiverSessionTest, NoDecisionByTheDeadlineIsPoison) {
+TEST_F(ReceiverSessionTest, NoDecisionByTheDeadlineKeepsTheOldGeneration) {
   Announce(1);
   ASSERT_TRUE(machine_->Begin(1, false).ok());
   Vote(1);
@@ -248,9 +258,10 @@ TEST_F(ReceiverSessionTest, NoDecisionByTheDeadlineIsPoison) {
     machine_->OnTick(now_, &actions_);
   }
   EXPECT_EQ(now_, voted + 36 * kSecond);
-  EXPECT_EQ(CodeOf(Failed()), "poisoned");
+  EXPECT_EQ(CodeOf(Failed()), "deadline");
+  EXPECT_EQ(machine_->serving(), std::optional<uint64_t>(0));
   EXPECT_THAT(Failed().message(), HasSubstr("got no decision on generation 1 by the deadline"));
-  EXPECT_EQ(actions_.messages.back().failed().code(), "deadline");
+  EXPECT_EQ(actions_.messages.back().failed().why().code(), "deadline");
 }
 
 TEST_F(ReceiverSessionTest, AWorkerThatVotedCannotLeave) {
@@ -262,6 +273,7 @@ TEST_F(ReceiverSessionTest, AWorkerThatVotedCannotLeave) {
   Tell(DecisionOf(1, true));
   EXPECT_EQ(CodeOf(machine_->Leave(now_, &actions_)), "aborted");
   EXPECT_THAT(actions_.messages, IsEmpty());
+  ASSERT_TRUE(machine_->BeginCommit(1).ok());
   ASSERT_TRUE(machine_->Committed(1, now_, &actions_).ok());
   Tell(EngineCommittedOf(1));
   actions_ = {};
@@ -277,7 +289,7 @@ TEST_F(ReceiverSessionTest, GenerationsGrowAcrossSessionsOfOneIncarnation) {
   EXPECT_THAT(Refused(), HasSubstr("generation 6 "));
   EXPECT_THAT(Refused(), HasSubstr("generation 7 "));
   // Its engine does not wait for it in vain.
-  EXPECT_EQ(actions_.messages.at(0).vote().code(), "generation_not_growing");
+  EXPECT_EQ(actions_.messages.at(0).vote().why_not().code(), "generation_not_growing");
   EXPECT_EQ(actions_.messages.at(1).release().generation(), 6u);
   EXPECT_THAT(Tell(DecisionOf(6, false)).effects, IsEmpty());
   Announce(6);
@@ -352,7 +364,7 @@ TEST_F(ReceiverSessionTest, DropsWhatDoesNotBelong) {
   }
   EXPECT_EQ(machine_->state(), State::kStreaming);
   abort.mutable_abort()->set_generation(1);
-  abort.mutable_abort()->set_code("plan_mismatch");
+  abort.mutable_abort()->mutable_why()->set_code("plan_mismatch");
   const auto refused = Effects<StartRefusedEffect>(Tell(abort));
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(CodeOf(refused[0].status), "plan_mismatch");
@@ -380,10 +392,37 @@ TEST_F(ReceiverSessionTest, AFailedCommitIsPoison) {
   ASSERT_TRUE(machine_->Begin(1, false).ok());
   Vote(1);
   Tell(DecisionOf(1, true));
+  ASSERT_TRUE(machine_->BeginCommit(1).ok());
   actions_ = {};
-  machine_->Fail(Error(ErrorCode::kOutOfMemory, "device copy"), now_, &actions_);
-  EXPECT_EQ(actions_.messages.at(0).failed().code(), "out_of_memory");
+  machine_->Poison(Error(ErrorCode::kOutOfMemory, "device copy"), now_, &actions_);
+  EXPECT_EQ(actions_.messages.at(0).failed().why().code(), "out_of_memory");
   EXPECT_EQ(CodeOf(Failed()), "poisoned");
+  EXPECT_EQ(machine_->serving(), std::nullopt);
+}
+
+TEST_F(ReceiverSessionTest, PoisonAfterTheEndOfTheSession) {
+  Announce(1);
+  Lose();
+  EXPECT_EQ(machine_->serving(), std::optional<uint64_t>(0));
+  actions_ = {};
+  machine_->Poison(Error(ErrorCode::kInternal, "the loader threw"), now_, &actions_);
+  EXPECT_TRUE(actions_.messages.empty());
+  EXPECT_EQ(machine_->serving(), std::nullopt);
+  EXPECT_TRUE(machine_->Carry().poisoned);
+}
+
+TEST_F(ReceiverSessionTest, CommittedComesAfterBeginCommit) {
+  Announce(1);
+  EXPECT_EQ(CodeOf(machine_->BeginCommit(1)), "malformed");
+  ASSERT_TRUE(machine_->Begin(1, false).ok());
+  Vote(1);
+  EXPECT_EQ(CodeOf(machine_->BeginCommit(1)), "malformed");
+  Tell(DecisionOf(1, true));
+  actions_ = {};
+  EXPECT_EQ(CodeOf(machine_->Committed(1, now_, &actions_)), "malformed");
+  EXPECT_EQ(CodeOf(machine_->BeginCommit(2)), "malformed");
+  ASSERT_TRUE(machine_->BeginCommit(1).ok());
+  EXPECT_TRUE(machine_->Committed(1, now_, &actions_).ok());
 }
 
 }  // namespace

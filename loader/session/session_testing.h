@@ -48,10 +48,9 @@ inline proto::Edge EdgeOf(int publisher, int engine, int worker, const std::stri
 inline proto::Envelope VoteOf(MemberKey from, uint64_t generation, bool ok = true) {
   proto::Envelope message = From(from);
   message.mutable_vote()->set_generation(generation);
-  message.mutable_vote()->set_ok(ok);
   if (!ok) {
-    message.mutable_vote()->set_code("verification_failed");
-    message.mutable_vote()->set_message("tile 3");
+    message.mutable_vote()->mutable_why_not()->set_code("verification_failed");
+    message.mutable_vote()->mutable_why_not()->set_message("tile 3");
   }
   return message;
 }

@@ -44,7 +44,7 @@ struct Node {
   std::deque<std::pair<uint64_t, std::vector<int>>> announced;
   std::vector<int> reading;  // slots of the generation that is read, by publisher
   int reads_left = -1;
-  bool must_vote_no = false, must_stop = false, must_commit = false, left = false;
+  bool must_vote_no = false, must_stop = false, must_commit = false, committing = false, left = false;
 };
 
 class Simulation {
@@ -200,18 +200,7 @@ class Simulation {
     } else {
       node.down_open = false;
       if (options_.bug == PlantedBug::kDeaf && node.receiver != nullptr) return;
-      if (options_.bug == PlantedBug::kLossIsAbort && node.session->phase() == MemberSession::Phase::kReady) {
-        proto::Envelope message;
-        message.set_job("job");
-        message.set_incarnation(node.session->incarnation());
-        message.set_epoch(node.session->epoch());
-        *message.mutable_from() = MemberKey::Coordinator().ToProto();
-        *message.mutable_to() = node.key.ToProto();
-        message.mutable_failed()->set_code("peer_lost");
-        node.session->OnMessage(message, now_, &actions);
-      } else {
-        node.session->OnDisconnected(Error(ErrorCode::kPeerLost, "connection closed"), now_, &actions);
-      }
+      node.session->OnDisconnected(Error(ErrorCode::kPeerLost, "connection closed"), now_, &actions);
     }
     Apply(node, actions);
   }
@@ -320,11 +309,29 @@ class Simulation {
       node.reads_left = -1;
       return session.Stopped(session.running(), now_, actions);
     }
-    if (node.must_commit) {
-      node.must_commit = false;
+    if (node.must_commit && !node.committing) {
+      node.committing = true;
       node.before_commit = node.live;
-      if (!in_place_ && options_.bug != PlantedBug::kCommitStaleBytes) node.live = session.running();
-      return session.Committed(session.running(), now_, actions);
+      HR_RETURN_IF_ERROR(session.BeginCommit(session.running()));
+      if (!in_place_) node.live = kTorn;
+      return absl::OkStatus();
+    }
+    if (node.must_commit) {
+      node.must_commit = node.committing = false;
+      node.live = !in_place_ && options_.bug == PlantedBug::kCommitStaleBytes ? node.before_commit : session.running();
+      HR_RETURN_IF_ERROR(session.Committed(session.running(), now_, actions));
+      if (options_.bug == PlantedBug::kServeAlone) {
+        proto::Envelope alone;
+        alone.set_job("job");
+        alone.set_incarnation(session.incarnation());
+        alone.set_epoch(session.epoch());
+        *alone.mutable_from() = MemberKey::Coordinator().ToProto();
+        *alone.mutable_to() = node.key.ToProto();
+        alone.mutable_engine_committed()->set_engine(node.key.engine);
+        alone.mutable_engine_committed()->set_generation(session.running());
+        session.OnMessage(alone, now_, actions);
+      }
+      return absl::OkStatus();
     }
     if (node.reads_left > 0) {
       const int rank = Pick(0, publishers_ - 1);
@@ -389,10 +396,7 @@ class Simulation {
   }
   void On(Node&, const SlotFreeEffect&) {}
   void On(Node& node, const StartRefusedEffect&) { node.must_vote_no = true; }
-  void On(Node& node, const CommitEffect& effect) {
-    node.must_commit = true;
-    decided_[node.key.engine] = effect.generation;
-  }
+  void On(Node& node, const CommitEffect&) { node.must_commit = true; }
   void On(Node& node, const DiscardEffect& effect) {
     if (node.key.rank == 0) ++result_.aborted;
     if (node.receiver->state() == ReceiverSession::State::kAborted) node.must_stop = true;
@@ -402,6 +406,7 @@ class Simulation {
   void On(Node& node, const EngineCommittedEffect& effect) {
     if (node.receiver == nullptr) return;
     if (effect.engine != node.key.engine && options_.bug != PlantedBug::kAnyEngineCounts) return;
+    if (effect.engine == node.key.engine) shown_[effect.engine] = effect.generation;
     if (effect.generation <= node.shown)
       Violation(absl::StrCat("monotonic: ", NameOf(node.key), " shows ", effect.generation, " after ", node.shown));
     node.shown = effect.generation;
@@ -438,11 +443,11 @@ class Simulation {
     for (const Node& node : nodes_) {
       if (!node.alive) continue;
       if (node.receiver != nullptr && node.receiver->state() == ReceiverSession::State::kPoisoned) ++result_.poisoned;
-      // One worker's order to commit is enough: whoever goes on without it must serve nothing.
-      const uint64_t decided = node.receiver != nullptr ? decided_[node.key.engine] : 0;
-      if (node.receiver != nullptr && node.receiver->serving().value_or(decided) < decided)
+      // What one worker may serve, all of its engine hold: whoever ends without it must serve nothing.
+      const uint64_t shown = node.receiver != nullptr ? shown_[node.key.engine] : 0;
+      if (node.receiver != nullptr && node.receiver->serving().value_or(shown) < shown)
         Violation(absl::StrCat("agreement: ", NameOf(node.key), " ends with generation ", *node.receiver->serving(),
-                               ", but its engine decided to commit ", decided));
+                               ", but a worker of its engine serves ", shown));
       if (node.session->phase() == MemberSession::Phase::kEnded) {
         if (!result_.killed && !node.left)
           Violation(absl::StrCat("liveness: ", NameOf(node.key), " ended: ", node.session->status().message()));
@@ -458,7 +463,7 @@ class Simulation {
   std::mt19937_64 random_;
   int publishers_ = 0, generations_ = 0, no_votes_ = 0, slots_ = 0, kill_step_ = 0;
   std::vector<int> workers_;
-  uint64_t decided_[2] = {0, 0};  // by engine: the newest generation that any worker was told to commit
+  uint64_t shown_[2] = {0, 0};  // by engine: the newest generation that any of its workers may serve
   bool two_sided_ = false, in_place_ = false, leavers_ = false;
   int64_t now_ = 1'000'000'000;
   std::unique_ptr<Coordinator> coordinator_;

@@ -19,7 +19,7 @@ namespace headrace {
 enum class PlantedBug {
   kNone,
   kEarlyRelease,      // slots: receivers release a generation when they begin to read it
-  kLossIsAbort,       // agreement: the loss of the coordinator is taken for its order to abort
+  kServeAlone,        // agreement: a worker takes its own commit for its engine's
   kCommitStaleBytes,  // agreement: a commit copies what was there before
   kAnyEngineCounts,   // monotonic: a worker takes another engine's commit for its own
   kDeaf,              // liveness: receivers neither tick nor notice a broken stream

@@ -63,7 +63,7 @@ TEST_P(PlantedBugTest, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(Bugs, PlantedBugTest,
                          testing::Values(std::pair{PlantedBug::kEarlyRelease, "slots:"},
-                                         std::pair{PlantedBug::kLossIsAbort, "agreement:"},
+                                         std::pair{PlantedBug::kServeAlone, "agreement:"},
                                          std::pair{PlantedBug::kCommitStaleBytes, "agreement:"},
                                          std::pair{PlantedBug::kAnyEngineCounts, "monotonic:"},
                                          std::pair{PlantedBug::kDeaf, "liveness:"}));
