@@ -10,7 +10,7 @@ say() { echo "demo: $*" >&2; }
 say "1/4 system packages"
 tools/setup.sh >&2
 say "2/4 Python packages of the model and the oracle"
-tools/python.sh >&2
+tools/python.sh model >&2
 model=(--model .models/smollm2)
 for word in "$@"; do
   case "$word" in --model | --model=*) model=() ;; esac
