@@ -33,7 +33,7 @@ class NeighboursTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         spec = importlib.util.find_spec("ray")
-        assert spec is not None and spec.origin is not None, "ray is missing: run this in .venv-wheel, which tools/wheel/venv.sh makes"
+        assert spec is not None and spec.origin is not None, "run this in .venv-wheel (tools/wheel/venv.sh)"
         binary = Path(spec.origin).parent / "core/src/ray/gcs/gcs_server"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
