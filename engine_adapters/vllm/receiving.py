@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.errors import DeadlineError, Error, InternalError, PeerError, StateError
+from headrace.errors import DeadlineError, Error, InternalError, StateError
 
 logger = logging.getLogger("vllm.headrace")
 
