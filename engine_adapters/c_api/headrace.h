@@ -29,7 +29,7 @@
  * "destination" must be there.
  *
  * `timeouts` in options, each field and the object itself optional, equal at all members:
- *   {"heartbeat_period": 0.5, "heartbeat_timeout": 6, "join": 60, "plan": 60, "decision": 30}
+ *   {"heartbeat_period": 0.5, "heartbeat_timeout": 6, "join": 60, "plan": 60, "decision": 30, "commit": 600}
  * (loader/session/types.h says what each limits.)
  */
 

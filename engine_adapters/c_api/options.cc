@@ -136,6 +136,7 @@ void ReadTimeouts(Fields* fields, SessionTimeouts* out) {
   timeouts.ReadNs("join", &out->join_ns);
   timeouts.ReadNs("plan", &out->plan_ns);
   timeouts.ReadNs("decision", &out->decision_ns);
+  timeouts.ReadNs("commit", &out->commit_ns);
   fields->Refuse(timeouts.Finish());
 }
 

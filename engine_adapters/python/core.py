@@ -47,7 +47,8 @@ class Timeouts:
 
     join: float = 60.0  # until all members are there
     plan: float = 60.0  # from then until all agreed on the plan
-    decision: float = 30.0  # from an engine's first vote to the decision, and from it to the engine's commit
+    decision: float = 30.0  # from an engine's first vote to the decision
+    commit: float = 600.0  # from then to the engine's commit: the host brings its engine to a pause meanwhile
     heartbeat_period: float = 0.5
     heartbeat_timeout: float = 6.0  # silence that means death
 

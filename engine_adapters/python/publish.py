@@ -64,7 +64,7 @@ def publish(
             "job": f"publish-{secrets.token_hex(8)}",
             "token": secrets.token_hex(32),
         }
-        timeouts = core.Timeouts(join=timeout, plan=timeout, decision=timeout)
+        timeouts = core.Timeouts(join=timeout, plan=timeout, commit=timeout)
         with core.Coordinator(
             **job,
             publishers=1,

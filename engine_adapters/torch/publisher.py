@@ -56,7 +56,7 @@ class Publisher:
         listen: str = "127.0.0.1:0",
         timeout: float = 600.0,
         join_timeout: float = 120.0,
-        commit_timeout: float = 60.0,
+        commit_timeout: float = 600.0,
         engine_options: Mapping[str, Any] | None = None,
         publisher_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -73,8 +73,8 @@ class Publisher:
         listen: where rank 0's coordinator listens, HOST:PORT that all members reach. Port 0: any free one.
         timeout: seconds for each answer of an engine, each publish() and each swap.
         join_timeout: seconds for all members to come, and again for all to agree on the plan.
-        commit_timeout: seconds from an engine's first vote to its decision, and from that to its commit: the driver
-          pauses the engine in between. Raise it for pause_mode "wait" and long requests.
+        commit_timeout: seconds from an engine's decision to its commit: the driver pauses the engine in between. With
+          pause_mode "wait" that takes as long as the longest request.
         engine_options: more of the engines' init info. publisher_options: chunk_bytes, staging_bytes.
         Errors: InputError `unwanted` for a tensor that no engine reads and that is no second name of one that is read;
         `uncovered` for one that engines read and the trainer lacks; `shape_mismatch`; others of the plan

@@ -169,7 +169,7 @@ class Session:
 
 
 def _timeouts(options: SessionOptions) -> core.Timeouts:
-    return core.Timeouts(join=options.join_timeout, plan=options.join_timeout, decision=options.commit_timeout)
+    return core.Timeouts(join=options.join_timeout, plan=options.join_timeout, commit=options.commit_timeout)
 
 
 def _offer(group: Group, tensors: Mapping[str, torch.Tensor], wanted: Wanted, names: Names | None) -> Sources:

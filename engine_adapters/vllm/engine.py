@@ -35,6 +35,9 @@ from headrace.vllm.restore import restore
 
 logger = logging.getLogger("vllm.headrace")
 
+# Seconds for a farewell to reach the coordinator.
+_LEAVE_S = 10.0
+
 _MAX_WORKERS = 1 << 20  # of one engine
 
 
@@ -120,14 +123,9 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             session, generation = self._joined(), update_info.generation
             session.obtain(generation)
             self._error = None
-            # What is loaded must lie in the loader's buffers, which a shadow reaches with the commit.
-            if self._options.shadow == "off":
-                self._load(session)
-                session.commit(generation)
-            else:
-                session.commit(generation)
-                self._load(session)
-            session.proceed()
+            session.apply(generation)
+            self._load(session)
+            session.commit(generation)
 
     def finish_weight_update(self) -> None:
         """Nothing: after an error here the host refuses every later update."""
@@ -222,7 +220,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             connect_timeout=options.join_timeout,
             carried=self._carried,
             timeouts=core.Timeouts(
-                join=options.join_timeout, plan=options.join_timeout, decision=options.commit_timeout
+                join=options.join_timeout, plan=options.join_timeout, commit=options.commit_timeout
             ),
             **sizes,
         )
@@ -250,7 +248,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         if session is None:
             return
         self._session = None
-        self._carried = session.close(self._options.commit_timeout)
+        self._carried = session.close(_LEAVE_S)
         self._serving = None if self._carried["poisoned"] else self._carried["committed_generation"]
 
     def _joined(self) -> Receiving:

@@ -151,8 +151,11 @@ class Layout:
                     f"parameter {b.live.full_name!r} {what}; start a new session",
                     buffer=b.live.full_name,
                 )
-        tensors = {**now, **self.staging}
-        return {name: BufferMemory(t.data_ptr(), list(t.shape), list(t.stride())) for name, t in tensors.items()}
+        return {
+            name: BufferMemory(t.data_ptr(), list(t.shape), list(t.stride()), live=live)
+            for tensors, live in ((now, True), (self.staging, False))
+            for name, t in tensors.items()
+        }
 
     def checkpoint_tensor(self, name: str) -> torch.Tensor:
         """The loader tensor `name` in its full shape, for load_weights. Slices that were received are filled from

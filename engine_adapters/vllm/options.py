@@ -17,7 +17,7 @@ wrong types are refused, never ignored.
 | loader_bytes     | int, no cap    | cap on memory for tensors that go through the engine's own loader |
 | join_timeout     | seconds, 120   | until all members have come, and then until they agreed |
 | transfer_timeout | seconds, 120   | one generation: from the update to its last byte |
-| commit_timeout   | seconds, 60    | from an engine's first vote to its decision; then to its commit; leaving |
+| commit_timeout   | seconds, 600   | from an engine's decision to its commit |
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Options:
     loader_bytes: int | None = None
     join_timeout: float = 120.0
     transfer_timeout: float = 120.0
-    commit_timeout: float = 60.0
+    commit_timeout: float = 600.0
 
     def check_complete(self) -> None:
         """InputError invalid_option when an option without which no session can begin is missing."""

@@ -2,13 +2,13 @@
 
     session = Receiving(receiver, restate, shadow=True, transfer_timeout=120)
     session.obtain(g)            # every worker of the engine holds g and voted yes
-    session.commit(g)            # g is live
-    session.proceed()            # the next one may come
+    session.apply(g)             # g is in the live buffers; the host loads what goes through its own code
+    session.commit(g)            # every worker of the engine has come here; the next one may come
     carried = session.close(60)
 
 With a shadow a daemon thread takes announced generations in order and stages them while the engine serves; obtain()
-waits for it, and after each it waits for proceed(). Without one, obtain() stages into
-the live buffers in the caller's thread.
+waits for it, and after each it waits for the commit. Without one, obtain() stages into the live buffers in the
+caller's thread.
 
 The native receiver wants its calls from one thread at a time. The turn is passed with the state: the thread has it
 while "waiting", the host's thread while "held" and "off".
@@ -33,7 +33,7 @@ _POLL = 0.05
 
 
 class Receiving:
-    """See above. obtain, commit, abandon and close from one thread; the properties from any."""
+    """See above. obtain, apply, commit, abandon and close from one thread; the properties from any."""
 
     def __init__(
         self,
@@ -121,29 +121,24 @@ class Receiving:
             if self._staged != generation:
                 raise _other_first(generation, self._staged)
 
+    def apply(self, generation: int) -> None:
+        """Writes the staged `generation` to the live buffers. Then the host loads what goes through its own code: until
+        the commit nobody asks for the live buffers, which it may take apart for that."""
+        self._tell(lambda: self._receiver.apply(generation))
+
     def commit(self, generation: int) -> None:
-        """Makes the staged `generation` live. An error ends the session; `serving` says what it leaves."""
-        with self._changed:
-            self._check_alive()
-        try:
-            self._receiver.commit(generation)
-        except Error as error:
-            self._end(error)
-            raise
+        """After apply(): returns when all workers of the engine hold `generation`; the thread takes the next one. An
+        error, here and in apply(), ends the session; `serving` says what it leaves."""
+        self._tell(lambda: self._receiver.commit(generation))
         with self._changed:
             self._staged, self._committed = None, generation
-
-    def proceed(self) -> None:
-        """After a commit: the thread takes the next generation. Until then nobody asks for the live buffers, which the
-        host may take apart to load what goes through its own code."""
-        with self._changed:
             if self._thread is not None:
                 self._state = "waiting"
             self._changed.notify_all()
 
     def abandon(self, error: Error) -> None:
         """The host failed after live bytes may have changed: ends the session by `error` for all members and leaves
-        the worker poisoned. Only while a generation is staged, or after its commit before proceed()."""
+        the worker poisoned. Only between obtain() and commit()."""
         self._end(error)
         self._receiver.abandon(error)
 
@@ -162,6 +157,15 @@ class Receiving:
         except Error as error:
             logger.info("Headrace: the session was left without a farewell: %s", error)
         return self._receiver.carry()
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        with self._changed:
+            self._check_alive()
+        try:
+            call()
+        except Error as error:
+            self._end(error)
+            raise
 
     def _obtain_in_place(self, generation: int, deadline: float) -> None:
         self._check_alive()

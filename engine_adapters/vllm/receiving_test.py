@@ -36,22 +36,22 @@ class ReceivingTest(unittest.TestCase):
             self.assertEqual(session.staged, generation)
             session.commit(generation)
             self.assertEqual(session.serving, generation)
-            session.proceed()
         expected = [f"{what} {g}" for g in (1, 2, 3) for what in ("stage", "commit")]
         self.assertEqual(self.receiver.log, expected)
 
-    def test_nobody_looks_at_the_live_buffers_between_staging_and_proceeding(self):
+    def test_nobody_looks_at_the_live_buffers_between_staging_and_commit(self):
         looks = []
         session = self.session(restate=lambda: looks.append(self.receiver.log.copy()) or {})
         for generation in (1, 2):
             self.receiver.announced.put(generation)
         session.obtain(1)
-        session.commit(1)
+        session.apply(1)
+        self.assertIsNone(session.serving)
         self.assertEqual(len(looks), 1)
         self.receiver.log.append("loader")
-        session.proceed()
+        session.commit(1)
         session.obtain(2)
-        self.assertEqual(looks, [[], ["stage 1", "commit 1", "loader"]])
+        self.assertEqual(looks, [[], ["stage 1", "apply 1", "loader", "commit 1"]])
 
     def test_in_place_does_nothing_before_it_is_asked(self):
         session = self.session(shadow=False)
@@ -108,7 +108,6 @@ class ReceivingTest(unittest.TestCase):
                 self.receiver.announced.put(2)
                 session.obtain(2)
                 session.commit(2)
-                session.proceed()
                 self.assertEqual(session.serving, 2)
 
     def test_death_while_the_host_waits(self):
@@ -147,13 +146,13 @@ class ReceivingTest(unittest.TestCase):
         self.assertEqual(session.serving, 0)
 
     def test_abandon_poisons_and_ends(self):
-        for committed in (False, True):
-            with self.subTest(committed=committed):
+        for applied in (False, True):
+            with self.subTest(applied=applied):
                 session = self.session()
                 self.receiver.announced.put(1)
                 session.obtain(1)
-                if committed:
-                    session.commit(1)
+                if applied:
+                    session.apply(1)
                 session.abandon(InternalError("uncovered", "half a layer"))
                 self.assertIsNone(session.serving)
                 self.assertFalse(session.joined)

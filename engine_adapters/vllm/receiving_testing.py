@@ -63,6 +63,13 @@ class FakeReceiver:
                 raise self.stage_errors[generation]
             self._staged = generation
 
+    def apply(self, generation: int) -> None:
+        with _Alone(self._turn):
+            self.status()
+            self.log.append(f"apply {generation}")
+            assert self._staged == generation
+            self._poisoned = True
+
     def commit(self, generation: int) -> None:
         with _Alone(self._turn):
             self.status()
