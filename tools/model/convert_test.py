@@ -133,7 +133,7 @@ class ConvertTest(unittest.TestCase):
         (self.directory / "config.json").unlink()
         self.assertTrue(convert_gguf.convert(self.source, self.directory))
         self.assertEqual(sorted(p.name for p in self.directory.iterdir()),
-                         ["config.json", "converted.json", "model.safetensors", "tokenizer.json"])
+                         ["config.json", "converted.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
 
     def test_refuses_what_it_does_not_know(self):
         for words, options in (("architecture 'gpt2'", {"architecture": "gpt2"}),
