@@ -27,4 +27,16 @@ install_file() {
 }
 install_file "$built/engine_adapters/c_api/libheadrace.so" "$tree/libheadrace.so"
 install_file "$built/cli/headrace" "$tree/bin/headrace"
+# What an installation would add: the version, and the entry points by which vLLM finds the plugin.
+python3 - "$tree/../headrace-0.dist-info" <<'PYTHON'
+import pathlib, sys, tomllib
+
+project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(exist_ok=True)
+(folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()) for group, entries in groups.items()]
+(folder / "entry_points.txt").write_text("\n".join(lines))
+PYTHON
 echo "dev tree: PYTHONPATH=${tree%/headrace}"
