@@ -25,9 +25,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from tokenizers import Tokenizer, decoders, pre_tokenizers
 from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 import headrace.torch
@@ -58,26 +57,15 @@ class Rollout:
         return self.text.lower().count("s") / max(1, len(self.text))
 
 
-def serving_directory(model: pathlib.Path, directory: pathlib.Path) -> None:
-    """The model for vLLM: its files, and the tokenizer with the pre-tokenizer and decoder that tokenizer.json lacks."""
-    for name in ("config.json", "model.safetensors"):
-        (directory / name).symlink_to(model / name)
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>").save_pretrained(directory)
-
-
 @contextlib.contextmanager
-def vllm_server(directory: pathlib.Path, log: pathlib.Path):
-    """Yields the address of a server of the model in `directory`; it and all its processes end with the block."""
+def vllm_server(model: pathlib.Path, log: pathlib.Path):
+    """Yields the address of a server of the model in `model`; it and all its processes end with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-        *("--host", "127.0.0.1", "--port", str(port), "--model", str(directory), "--served-model-name", "policy"),
+        *("--host", "127.0.0.1", "--port", str(port), "--model", str(model), "--served-model-name", "policy"),
         *("--dtype", "float32", "--max-model-len", "256", "--enforce-eager"),
         *("--weight-transfer-config", '{"backend": "headrace"}'),
         *("--additional-config", '{"headrace": {"shadow": "host"}}'),
@@ -222,8 +210,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     directory = pathlib.Path(tempfile.mkdtemp(prefix="headrace-rl-"))
     try:
-        serving_directory(options.model, directory)
-        with vllm_server(directory, options.log) as address:
+        with vllm_server(options.model, options.log) as address:
             arguments = (str(directory / "store"), address, options.model, options.steps)
             torch.multiprocessing.spawn(train, arguments, nprocs=RANKS)
     finally:
