@@ -58,14 +58,80 @@ inline Array Take(const Array& a, int axis, const std::vector<Index>& positions)
   return result;
 }
 
-// numpy.concatenate along axis 0; all arrays have the same other extents.
-inline Array Concatenate(const std::vector<Array>& arrays) {
-  Array result = arrays.at(0);
-  for (size_t i = 1; i < arrays.size(); ++i) {
-    result.shape[0] += arrays[i].shape[0];
-    result.values.insert(result.values.end(), arrays[i].values.begin(), arrays[i].values.end());
+// Calls visit(position) for every position in an array of that shape, row-major.
+template <typename F>
+void ForEachPosition(const Extents& shape, F&& visit) {
+  Extents at(shape.size());
+  for (Index left = SizeOf(shape); left > 0; --left) {
+    visit(at);
+    for (size_t a = shape.size(); a-- > 0;) {
+      if (++at[a] < shape[a]) break;
+      at[a] = 0;
+    }
   }
-  return result;
+}
+
+// a[position].
+inline Index At(const Array& a, const Extents& position) {
+  Index flat = 0;
+  for (size_t i = 0; i < a.shape.size(); ++i) flat = flat * a.shape[i] + position.at(i);
+  return a.values.at(flat);
+}
+
+// The array of that shape whose element at each position is element(position).
+template <typename F>
+Array Build(const Extents& shape, F&& element) {
+  Array a{shape, {}};
+  ForEachPosition(shape, [&](const Extents& position) { a.values.push_back(element(position)); });
+  return a;
+}
+
+inline Array Filled(const Extents& shape, Index value) { return {shape, std::vector<Index>(SizeOf(shape), value)}; }
+
+// numpy.reshape.
+inline Array Reshape(const Array& a, const Extents& shape) { return {shape, a.values}; }
+
+// numpy.concatenate; all arrays have the same other extents.
+inline Array Concatenate(const std::vector<Array>& arrays, int axis = 0) {
+  Extents shape = arrays.at(0).shape;
+  for (size_t i = 1; i < arrays.size(); ++i) shape.at(axis) += arrays[i].shape.at(axis);
+  return Build(shape, [&](Extents position) {
+    size_t i = 0;
+    while (position[axis] >= arrays[i].shape[axis]) position[axis] -= arrays[i++].shape[axis];
+    return At(arrays[i], position);
+  });
+}
+
+// numpy.stack.
+inline Array Stack(const std::vector<Array>& arrays, int axis) {
+  Extents shape = arrays.at(0).shape;
+  shape.insert(shape.begin() + axis, static_cast<Index>(arrays.size()));
+  return Build(shape, [&](Extents position) {
+    const Index i = position[axis];
+    position.erase(position.begin() + axis);
+    return At(arrays[i], position);
+  });
+}
+
+// numpy.transpose.
+inline Array Transpose(const Array& a, const std::vector<int>& axes) {
+  Extents shape;
+  for (int axis : axes) shape.push_back(a.shape[axis]);
+  return Build(shape, [&](const Extents& position) {
+    Extents from(position.size());
+    for (size_t i = 0; i < axes.size(); ++i) from[axes[i]] = position[i];
+    return At(a, from);
+  });
+}
+
+// a[..., first:first + count, ...] along an axis.
+inline Array Slice(const Array& a, int axis, Index first, Index count) {
+  Extents shape = a.shape;
+  shape[axis] = count;
+  return Build(shape, [&](Extents position) {
+    position[axis] += first;
+    return At(a, position);
+  });
 }
 
 // The owner of each of `length` elements that are dealt to `parts` parts.
@@ -115,8 +181,7 @@ inline Array Local(Array a, const Mesh& mesh, const std::vector<MeshPlacement>& 
   return a;
 }
 
-// What the pieces lay into a buffer of that shape, with the identities of `tensors` in their order. Only for pieces
-// without axes and view.
+// What the pieces lay into a buffer of that shape, with the identities of `tensors` in their order.
 inline Array Expand(const Extents& shape, const std::vector<Piece>& pieces, const std::vector<TensorSpec>& tensors) {
   Array out{shape, std::vector<Index>(SizeOf(shape), kUnwritten)};
   for (const Piece& p : pieces) {
@@ -124,34 +189,34 @@ inline Array Expand(const Extents& shape, const std::vector<Piece>& pieces, cons
     if (p.kind == PieceKind::kTensor) {
       while (tensors.at(t).name != p.tensor) ++t;
     }
-    Extents at(shape.size());
-    for (Index left = SizeOf(p.shape); left > 0; --left) {
-      Index to = 0;
+    ForEachPosition(p.shape, [&](const Extents& at) {
+      Extents to = p.buffer_offset;
       Index from = 0;
-      bool outside = false;
-      for (size_t a = 0; a < shape.size(); ++a) {
-        const Index b = p.buffer_offset[a] + at[a];
-        outside = outside || b < 0 || b >= shape[a];
-        to = to * shape[a] + b;
+      bool outside = to.size() != shape.size() || at.size() != shape.size();
+      for (size_t i = 0; i < at.size() && !outside; ++i) {
+        to[p.axes.empty() ? i : p.axes.at(i)] += at[i];
         if (p.kind != PieceKind::kTensor) continue;
-        const Index e = p.tensor_offset[a] + at[a];
-        outside = outside || e < 0 || e >= tensors[t].shape[a];
-        from = from * tensors[t].shape[a] + e;
+        const Extents& counted = p.view ? *p.view : tensors[t].shape;
+        const Index e = p.tensor_offset.at(i) + at[i];
+        outside =
+            counted.size() != at.size() || SizeOf(counted) != SizeOf(tensors[t].shape) || e < 0 || e >= counted.at(i);
+        if (!outside) from = from * counted[i] + e;
+      }
+      Index place = 0;
+      for (size_t a = 0; a < shape.size() && !outside; ++a) {
+        outside = to[a] < 0 || to[a] >= shape[a];
+        place = place * shape[a] + to[a];
       }
       if (outside) {
         out.values.push_back(kOutside);  // no array is equal to one that is too long
-      } else if (out.values[to] != kUnwritten) {
-        out.values[to] = kWrittenTwice;
+      } else if (out.values[place] != kUnwritten) {
+        out.values[place] = kWrittenTwice;
       } else {
-        out.values[to] = p.kind == PieceKind::kZero   ? kZeroFill
-                         : p.kind == PieceKind::kKeep ? kKeepFill
-                                                      : (static_cast<Index>(t) << 40) + from;
+        out.values[place] = p.kind == PieceKind::kZero   ? kZeroFill
+                            : p.kind == PieceKind::kKeep ? kKeepFill
+                                                         : (static_cast<Index>(t) << 40) + from;
       }
-      for (size_t a = shape.size(); a-- > 0;) {
-        if (++at[a] < p.shape[a]) break;
-        at[a] = 0;
-      }
-    }
+    });
   }
   return out;
 }

@@ -121,16 +121,20 @@ absl::StatusOr<LocalPieces> FusedPieces(const RowMap& map, int fused_axis, const
   return fused;
 }
 
-absl::StatusOr<Segment> KvHeadsOf(Index kv_heads, Index tp, Index rank) {
-  if (kv_heads < 1 || tp < 1 || rank < 0 || rank >= tp) {
-    return Error(ErrorCode::kInvalidOption, absl::StrCat("rank ", rank, " of TP ", tp, " with ", kv_heads,
-                                                         " KV heads: each must be at least 1, the rank below TP"));
+absl::StatusOr<Segment> UnitsOf(Index units, Index tp, Index rank, absl::string_view what) {
+  if (units < 1 || tp < 1 || rank < 0 || rank >= tp) {
+    return Error(ErrorCode::kInvalidOption, absl::StrCat("rank ", rank, " of TP ", tp, " with ", units, " ", what,
+                                                         ": each must be at least 1, the rank below TP"));
   }
-  if (kv_heads % tp == 0) return Segment{rank * (kv_heads / tp), kv_heads / tp};
-  if (tp % kv_heads == 0) return Segment{rank / (tp / kv_heads), 1};
-  return Error(ErrorCode::kShapeMismatch,
-               absl::StrCat("TP ", tp, " and ", kv_heads,
-                            " KV heads: use a TP size that divides the KV heads, or that ", "is a multiple of them"));
+  if (units % tp == 0) return Segment{rank * (units / tp), units / tp};
+  if (tp % units == 0) return Segment{rank / (tp / units), 1};
+  return Error(ErrorCode::kShapeMismatch, absl::StrCat("TP ", tp, " and ", units, " ", what,
+                                                       ": use a TP size that divides them, or that is a multiple of "
+                                                       "them"));
+}
+
+absl::StatusOr<Segment> KvHeadsOf(Index kv_heads, Index tp, Index rank) {
+  return UnitsOf(kv_heads, tp, rank, "KV heads");
 }
 
 }  // namespace headrace

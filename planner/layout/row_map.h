@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "planner/layout/placement.h"
 #include "planner/layout/segments.h"
 #include "planner/manifest.h"
@@ -74,11 +75,15 @@ absl::StatusOr<RowMap> CutRows(const RowMap& map, const Segments& positions);
 //   what CutRows refuses; shape_mismatch for a fused axis that `segments` does not have
 absl::StatusOr<LocalPieces> FusedPieces(const RowMap& map, int fused_axis, const std::vector<Segments>& segments);
 
-// The KV heads that rank `rank` of a tensor-parallel engine holds, as vLLM and SGLang deal them out: with at least as
-// many heads as ranks an equal part, otherwise each head on tp / kv_heads ranks in a row.
-//   8 heads over TP 2: {0, 4} {4, 4}     2 heads over TP 4: {0, 1} {0, 1} {1, 1} {1, 1}
-//   invalid_option  kv_heads or tp below 1, a rank outside [0, tp)
+// Which of `units` (heads, groups) a rank of a tensor-parallel engine holds, as vLLM and SGLang deal them out: with at
+// least as many units as ranks an equal part, otherwise each unit on tp / units ranks in a row. `what` names the units
+// in errors.
+//   8 units over TP 2: {0, 4} {4, 4}     2 units over TP 4: {0, 1} {0, 1} {1, 1} {1, 1}
+//   invalid_option  units or tp below 1, a rank outside [0, tp)
 //   shape_mismatch  neither number divides the other
+absl::StatusOr<Segment> UnitsOf(Index units, Index tp, Index rank, absl::string_view what);
+
+// UnitsOf of KV heads.
 absl::StatusOr<Segment> KvHeadsOf(Index kv_heads, Index tp, Index rank);
 
 }  // namespace headrace
