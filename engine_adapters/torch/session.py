@@ -4,6 +4,7 @@ A session ends for all members when one of them is lost; a publisher then makes 
 """
 
 import contextlib
+import logging
 import secrets
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,8 @@ from headrace.errors import DeadlineError, Error, PeerError
 from headrace.torch.group import Group
 from headrace.torch.names import Names, refuse_strangers
 from headrace.torch.sources import Sources, Wanted, places, refuse_unwanted, sources
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -147,11 +150,19 @@ class Session:
         return self._swaps.submit(self._driver.swap, generation) if self._driver else None
 
     def close(self) -> None:
-        """All ranks: leaves in order, after the last swap: publishers first, then the coordinator."""
+        """All ranks: leaves in order, after the last swap: the engines, which free their shadows and mappings, the
+        publishers, the coordinator."""
         try:
+            self._group.each(self._dismiss)
             self._group.each(self._leave)
         finally:
             self.abandon()
+
+    def _dismiss(self) -> None:
+        if self._driver:
+            for error in self._driver.shutdown():
+                if error is not None:
+                    _log.info("Headrace: %s", error)  # an engine that does not answer has left
 
     def _leave(self) -> None:
         with contextlib.suppress(PeerError):  # the session had ended before

@@ -60,6 +60,9 @@ class TestEngine:
     def resume(self) -> None:
         pass
 
+    def shutdown(self) -> None:
+        self.close()
+
     def lose_worker(self) -> None:
         """Worker 0 fails as one that died half way through a commit."""
         self.workers[0].receiver.abandon(InternalError("internal", "the test lost this worker"))

@@ -1,7 +1,8 @@
 """The loader install: tensors that are no plain copy go through the model's own load_weights.
 
-Module by module, in the order of the trace, each in a layerwise reload of its own, so that the peak beyond the
-checkpoint tensors is one module's. The ledger proves that each module got all of what it got when it was traced.
+Decoder layer by decoder layer, in the order of the trace, each in a reload of its own, so that the peak beyond the
+checkpoint tensors is one layer's. (Module by module costs more time: each call of load_weights walks the whole model.)
+The ledger proves that each module got all of what it got when it was traced.
 What nobody sends (a scalar buffer that is registered but in no checkpoint) keeps its bits.
 """
 
@@ -88,13 +89,14 @@ class _Unsent:
 def _batches(
     loader_modules: Sequence[tuple[str, torch.nn.Module, Sequence[str]]],
 ) -> Iterator[tuple[dict[str, torch.nn.Module], list[str]]]:
-    """Modules that share a tensor are loaded together: load_weights gives a tensor to all that want it."""
+    """The modules of a decoder layer are loaded together, and so are modules that share a tensor, since load_weights
+    gives a tensor to all that want it."""
     batches: list[tuple[dict[str, torch.nn.Module], list[str]]] = []
     for name, module, tensors in loader_modules:
         joined: tuple[dict[str, torch.nn.Module], list[str]] = ({}, [])
         rest = []
         for batch in batches:
-            if set(batch[1]).isdisjoint(tensors):
+            if set(batch[1]).isdisjoint(tensors) and _layer(name) not in map(_layer, batch[0]):
                 rest.append(batch)
             else:
                 joined[0].update(batch[0])
@@ -113,6 +115,13 @@ def _tied_embeddings(model: torch.nn.Module) -> list[torch.nn.Module]:
         if isinstance(getattr(module, "quant_method", None), UnquantizedEmbeddingMethod):
             owners.setdefault(id(module.weight), []).append(module)
     return [module for tied in owners.values() if len(tied) > 1 for module in tied]
+
+
+def _layer(module: str) -> str:
+    """What a module's batch is named by: the path up to the first index, "model.layers.3"; without one, itself."""
+    parts = module.split(".")
+    index = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts))
+    return ".".join(parts[: index + 1])
 
 
 def _inside(parameter: str, module: str) -> bool:

@@ -118,7 +118,7 @@ class InstallTest(unittest.TestCase):
         addresses = self.addresses()
         self.assertIsInstance(self.dying(third), RuntimeError)
         restored = restore(self.model)
-        self.assertEqual(len(restored), 1)
+        self.assertEqual(len({".".join(name.split(".")[:3]) for name in restored}), 1, restored)  # one decoder layer
         self.assertEqual(self.addresses(), addresses)
         self.assertFalse(any(info.can_load() for info in LAYERWISE_INFO.values()))
         generate(self.llm)  # of mixed weights, but the engine lives
