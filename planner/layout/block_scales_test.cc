@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/layout/oracle.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -83,6 +84,85 @@ TEST(BlocksOf, RefusesExactlyWhatCutsABlock) {
       }
     }
   }
+}
+
+oracle::Array Expand(const PieceArray& array, const std::vector<TensorSpec>& tensors) {
+  const Buffer buffer = ToBuffer(0, "x", Dtype::kBF16, array).value();
+  return oracle::Expand(buffer.shape, buffer.pieces, tensors);
+}
+
+// Stacked experts' gate and up, cut by ETP at whole blocks, in every form: each element of the weight, at its place,
+// has its own scale at the place of its block.
+TEST(ScaledArray, EveryElementFindsItsScaleAtItsBlock) {
+  const Index in = 5, experts = 3;
+  int cases = 0, refused = 0;
+  for (Index out = 1; out <= 9; ++out) {
+    for (Index block = 1; block <= 4; ++block) {
+      const Index blocks_out = (out + block - 1) / block, blocks_in = (in + block - 1) / block;
+      std::vector<TensorSpec> tensors;
+      std::vector<ScaledArray> gates, ups;
+      for (Index e = 0; e < experts; ++e) {
+        for (const char* what : {"gate", "up"}) {
+          const TensorSpec w = {what + std::to_string(e), {out, in}, Dtype::kF8E4M3};
+          const TensorSpec s = {w.name + "_scale", {blocks_out, blocks_in}, Dtype::kF32};
+          (what[0] == 'g' ? gates : ups).push_back(Scaled(w, &s, {block, block}));
+          tensors.push_back(w);
+          tensors.push_back(s);
+        }
+      }
+      for (Index etp = 1; etp <= 3; ++etp) {
+        for (Index rank = 0; rank < etp; ++rank) {
+          const Segment cut = BlockChunkOf(out, block, etp, rank, ChunkRule::kCeil).value();
+          const ScaledArray gate = Take(Stack(gates, 0), 1, cut), up = Take(Stack(ups, 0), 1, cut);
+          for (const ScaledArray& array :
+               {Concatenate({gate, up}, 1), Transpose(Concatenate({up, gate}, 1), {0, 2, 1}), Stack({gate, up}, 2),
+                Squeeze(Take(up, 0, {1, 1}), 0), Take(gate, 0, Segments{{2, 1}, {0, 1}})}) {
+            ++cases;
+            if (!array.weight.status.ok()) {
+              // Only where the first of the two ends in a partial block.
+              ASSERT_EQ(CodeOf(array.weight.status), "misaligned_block") << array.weight.status;
+              ASSERT_NE(cut.count % block, 0);
+              ++refused;
+              continue;
+            }
+            const oracle::Array weight = Expand(array.weight, tensors), scale = Expand(*array.scale, tensors);
+            oracle::ForEachPosition(weight.shape, [&](const Extents& at) {
+              const Index identity = oracle::At(weight, at);
+              const Index tensor = identity >> 40, element = identity & ((Index{1} << 40) - 1);
+              Extents block_at = at;
+              for (size_t a = 0; a < at.size(); ++a) block_at[a] /= array.block[a];
+              ASSERT_EQ(oracle::At(scale, block_at),
+                        ((tensor + 1) << 40) + element / in / block * blocks_in + element % in / block);
+            });
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(cases, 5 * refused);
+  EXPECT_GT(refused, 0);
+}
+
+TEST(ScaledArray, Errors) {
+  const TensorSpec w = {"w", {5, 4}, Dtype::kF8E4M3}, s = {"s", {3, 2}, Dtype::kF32}, v = {"v", {5, 4}, Dtype::kBF16};
+  const ScaledArray scaled = Scaled(w, &s, {2, 2}), plain = Scaled(v, nullptr, {});
+  ASSERT_TRUE(scaled.weight.status.ok());
+  auto code = [](const ScaledArray& array) { return std::string(CodeOf(array.weight.status)); };
+  EXPECT_EQ(code(Scaled(w, &s, {0, 2})), "invalid_option");
+  EXPECT_EQ(code(Scaled(w, &s, {2})), "shape_mismatch");
+  EXPECT_EQ(code(Scaled(w, &s, {2, 4})), "shape_mismatch");
+  EXPECT_EQ(code(Take(scaled, 0, {0, 1})), "misaligned_block");
+  EXPECT_EQ(code(Take(scaled, 0, Segments{{4, 1}, {0, 2}})), "misaligned_block");
+  EXPECT_EQ(code(Take(scaled, 2, {0, 1})), "shape_mismatch");
+  EXPECT_EQ(code(Concatenate({scaled, scaled}, 0)), "misaligned_block");
+  EXPECT_EQ(code(Concatenate({scaled, scaled}, 1)), "");
+  EXPECT_EQ(code(Concatenate({scaled, plain}, 1)), "misaligned_block");
+  EXPECT_EQ(code(Concatenate(std::vector<ScaledArray>{}, 0)), "shape_mismatch");
+  EXPECT_EQ(code(Squeeze(Take(scaled, 0, {4, 1}), 0)), "misaligned_block");
+  EXPECT_EQ(code(Unsqueeze(scaled, 3)), "shape_mismatch");
+  EXPECT_EQ(code(Transpose(scaled, {0, 0})), "shape_mismatch");
+  EXPECT_EQ(code(Take(plain, 0, {0, 1})), "");
+  EXPECT_FALSE(Concatenate({plain, plain}, 0).scale.has_value());
 }
 
 }  // namespace
