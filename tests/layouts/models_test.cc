@@ -15,6 +15,7 @@
 #include "planner/plan.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
+#include "tests/layouts/reference.h"
 #include "tests/layouts/sides.h"
 #include "tests/layouts/tiny_model.h"
 
@@ -91,6 +92,56 @@ EngineOptions DrawEngine(Draw& draw, Index max_ranks) {
 std::string Describe(const ParallelLayout& l) {
   return absl::StrCat("TP ", l.tp, " CP ", l.cp, " DP ", l.dp, " PP ", l.pp, " EP ", l.ep, " ETP ", l.etp,
                       l.data_outermost ? " dp outermost" : "");
+}
+
+// Compares the buffers of one rank, element by element, with what they must hold.
+void ExpectHeld(const std::vector<Buffer>& buffers, const std::vector<ReferenceArray>& want,
+                const std::vector<TensorSpec>& tensors, const std::string& what) {
+  size_t i = 0;
+  for (const Buffer& buffer : buffers) {
+    if (buffer.alias_of) continue;
+    ASSERT_LT(i, want.size()) << what << ": " << buffer.name;
+    ASSERT_EQ(buffer.name, want[i].name) << what;
+    ASSERT_EQ(buffer.dtype, want[i].dtype) << what << ": " << buffer.name;
+    ASSERT_EQ(oracle::Expand(buffer.shape, buffer.pieces, tensors).values, want[i].array.values)
+        << what << ": " << buffer.name;
+    ++i;
+  }
+  ASSERT_EQ(i, want.size()) << what;
+}
+
+TEST(Models, EveryRankHoldsWhatTheFrameworkGivesIt) {
+  const int64_t first_seed = Setting("HEADRACE_LAYOUT_SEED", 1);
+  const int64_t seeds = Setting("HEADRACE_LAYOUT_CASES", 60);
+  for (const TinyModel& model : TinyModels()) {
+    CaseShare share(model.name, static_cast<uint64_t>(first_seed));
+    const Checkpoint checkpoint(model);
+    int compared = 0;
+    for (int64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
+      if (!share.Take()) continue;
+      Draw draw(static_cast<uint64_t>(seed));
+      const TrainerOptions trainer = DrawTrainer(draw);
+      const EngineOptions engine = DrawEngine(draw, kMaxRanks);
+      if (const auto side = TrainerSide(model, checkpoint, trainer); side.ok()) {
+        for (size_t rank = 0; rank < side->size(); ++rank, ++compared) {
+          ExpectHeld((*side)[rank], TrainerReference(model, checkpoint.tensors(), trainer, static_cast<Index>(rank)),
+                     checkpoint.tensors(),
+                     absl::StrCat(model.name, ", seed ", seed, ", trainer ", Describe(trainer.layout), " rank ", rank));
+          if (HasFatalFailure()) return;
+        }
+      }
+      if (const auto side = EngineSide(model, checkpoint, engine); side.ok()) {
+        for (size_t rank = 0; rank < side->size(); ++rank, ++compared) {
+          ExpectHeld((*side)[rank], EngineReference(model, checkpoint.tensors(), engine, static_cast<Index>(rank)),
+                     checkpoint.tensors(),
+                     absl::StrCat(model.name, ", seed ", seed, ", engine ", Describe(engine.layout), " rank ", rank));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+    std::cout << compared << " ranks compared\n";
+    EXPECT_GT(compared, 0);
+  }
 }
 
 // A manifest of a model, what it is, or an error of the rules: sizes that do not divide.
