@@ -94,18 +94,18 @@ oracle::Array Expand(const PieceArray& array, const std::vector<TensorSpec>& ten
 // Stacked experts' gate and up, cut by ETP at whole blocks, in every form: each element of the weight, at its place,
 // has its own scale at the place of its block.
 TEST(ScaledArray, EveryElementFindsItsScaleAtItsBlock) {
-  const Index in = 5, experts = 3;
+  const Index in = 5, experts = 3, block_in = 2;
   int cases = 0, refused = 0;
   for (Index out = 1; out <= 9; ++out) {
     for (Index block = 1; block <= 4; ++block) {
-      const Index blocks_out = (out + block - 1) / block, blocks_in = (in + block - 1) / block;
+      const Index blocks_out = (out + block - 1) / block, blocks_in = (in + block_in - 1) / block_in;
       std::vector<TensorSpec> tensors;
       std::vector<ScaledArray> gates, ups;
       for (Index e = 0; e < experts; ++e) {
         for (const char* what : {"gate", "up"}) {
           const TensorSpec w = {what + std::to_string(e), {out, in}, Dtype::kF8E4M3};
           const TensorSpec s = {w.name + "_scale", {blocks_out, blocks_in}, Dtype::kF32};
-          (what[0] == 'g' ? gates : ups).push_back(Scaled(w, &s, {block, block}));
+          (what[0] == 'g' ? gates : ups).push_back(Scaled(w, &s, {block, block_in}));
           tensors.push_back(w);
           tensors.push_back(s);
         }
@@ -132,7 +132,7 @@ TEST(ScaledArray, EveryElementFindsItsScaleAtItsBlock) {
               Extents block_at = at;
               for (size_t a = 0; a < at.size(); ++a) block_at[a] /= array.block[a];
               ASSERT_EQ(oracle::At(scale, block_at),
-                        ((tensor + 1) << 40) + element / in / block * blocks_in + element % in / block);
+                        ((tensor + 1) << 40) + element / in / block * blocks_in + element % in / block_in);
             });
           }
         }

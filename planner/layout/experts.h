@@ -29,9 +29,12 @@ namespace headrace {
 // Tensors of one shape, expert by expert, as [experts, ...]: Stack of all Whole.
 PieceArray StackExperts(const std::vector<TensorSpec>& experts);
 
-// Expert `local` of [experts, ...] as [...]: numpy's array[local].
+// Expert `local` of [experts, ...] as [...]: numpy's array[local]. Array is PieceArray or ScaledArray (block_scales.h).
 //   what Take and Squeeze refuse
-PieceArray OneExpert(const PieceArray& experts, Index local);
+template <typename Array>
+Array OneExpert(const Array& experts, Index local) {
+  return Squeeze(Take(experts, 0, Segment{local, 1}), 0);
+}
 
 enum class GateUpOrder {
   kGateFirst,  // w13: Mixtral's w1 (gate), then w3 (up)
@@ -43,9 +46,14 @@ enum class GateUpRows {
   kInterleaved,  // stack([gate, up], axis + 1): g0 u0 g1 u1 ... in memory (gpt-oss); the result has one axis more
 };
 
-// Gate and up of one shape, joined along their intermediate axis.
+// Gate and up of one shape, joined along their intermediate axis. Array is PieceArray or ScaledArray.
 //   what Concatenate and Stack refuse
-PieceArray FuseGateUp(const PieceArray& gate, const PieceArray& up, int axis, GateUpOrder order, GateUpRows rows);
+template <typename Array>
+Array FuseGateUp(const Array& gate, const Array& up, int axis, GateUpOrder order, GateUpRows rows) {
+  const bool gate_first = order == GateUpOrder::kGateFirst;
+  const std::vector<Array> both = {gate_first ? gate : up, gate_first ? up : gate};
+  return rows == GateUpRows::kStacked ? Concatenate(both, axis) : Stack(both, axis + 1);
+}
 
 }  // namespace headrace
 

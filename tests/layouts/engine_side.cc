@@ -133,11 +133,7 @@ class EngineRank {
       return array;
     };
     const ScaledArray gate = part("gate", 1), up = part("up", 1);
-    const bool gate_first = o_.gate_up_order == GateUpOrder::kGateFirst;
-    const ScaledArray &first = gate_first ? gate : up, &second = gate_first ? up : gate;
-    AddExpertBuffers(
-        n, "w13",
-        o_.gate_up_rows == GateUpRows::kStacked ? Concatenate({first, second}, 1) : Stack({first, second}, 2));
+    AddExpertBuffers(n, "w13", FuseGateUp(gate, up, 1, o_.gate_up_order, o_.gate_up_rows));
     AddExpertBuffers(n, "w2", part("down", 2));
   }
 
@@ -148,7 +144,7 @@ class EngineRank {
     }
     if (o_.experts_stacked || !experts.weight.status.ok()) return out_.Add(InLayer(n, name), linear_, experts, true);
     for (Index e = 0; e < experts.weight.shape[0]; ++e) {
-      out_.Add(InLayer(n, absl::StrCat("experts.", e, ".", name)), linear_, Squeeze(Take(experts, 0, {e, 1}), 0), true);
+      out_.Add(InLayer(n, absl::StrCat("experts.", e, ".", name)), linear_, OneExpert(experts, e), true);
     }
   }
 
