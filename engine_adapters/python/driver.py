@@ -68,7 +68,6 @@ class Driver:
         self._pause_mode = pause_mode
         self._deadline = deadline
         self._progress = progress
-        self._inherited: list[set[Any]] = [set() for _ in self.engines]  # what each served when it joined
         self._errors: list[list[Any] | None] = [None] * len(self.engines)  # its workers' errors as last seen
 
     def describe(self) -> dict[str, Any]:
@@ -90,7 +89,6 @@ class Driver:
             with about(index, self.engines[index]):
                 self.engines[index].init(info | {"engine": index})
                 workers = self.engines[index].status()
-                self._inherited[index] = {worker["serving"] for worker in workers}
                 self._errors[index] = [worker.get("error") for worker in workers]
 
         outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -133,7 +131,7 @@ class Driver:
                 self._pause_mode,
                 self._deadline,
                 self._progress,
-                generation in self._inherited[index],
+                self._info["job"],
                 self._errors[index],
             )
             for index, engine in enumerate(self.engines)
@@ -141,8 +139,6 @@ class Driver:
         _, errors = _on_each(lambda i: swaps[i].run(), len(swaps))
         for index, error in enumerate(errors):
             self._errors[index] = swaps[index].errors
-            if error is None:
-                self._inherited[index] = set()
         report = {"generation": generation, "engines": [swap.report for swap in swaps]}
         _raise_first(errors, report)
         return report
@@ -159,7 +155,7 @@ class Driver:
 
 def describe(engines: Sequence[Engine]) -> dict[str, Any]:
     """{"workers": [how many each engine has], "shadow": [what each is configured with, or None],
-    "tensors": {name: {"shape", "dtype"}}}.
+    "tensors": {name: {"shape", "dtype"}}, "unread": [names that their checkpoints have and that no engine reads]}.
 
     InputError `shape_mismatch` or `dtype_mismatch` names a tensor that two workers read differently.
     """
@@ -193,6 +189,7 @@ def describe(engines: Sequence[Engine]) -> dict[str, Any]:
         "workers": [len(workers) for workers in answers],
         "shadow": [workers[0].get("shadow") for workers in answers],
         "tensors": tensors,
+        "unread": sorted({name for workers in answers for w in workers for name in w["unread"]} - tensors.keys()),
     }
 
 

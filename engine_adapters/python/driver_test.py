@@ -45,7 +45,7 @@ class SwapTest(unittest.TestCase):
                 engine.request()
                 engine.publish(1)
                 report = driver_of(engine, pause_mode=mode).swap(1)
-                wanted = [f"pause {mode}", "start", "update", "finish", "reset_caches", "resume"]
+                wanted = [f"pause {mode}", "start", "update", "reset_caches", "finish", "resume"]
                 self.assertEqual(without_status(engine), wanted)
                 self.assertEqual(engine.version, "1")
                 (found,) = report["engines"]
@@ -339,6 +339,35 @@ class InitTest(unittest.TestCase):
         engine.publish(1)
         driver.swap(1)
         self.assertIn("update", engine.calls)
+
+    def test_a_number_of_an_earlier_job_is_known_without_an_init(self) -> None:
+        engine = FakeEngine()
+        for worker in engine.workers:
+            worker["serving"] = 5
+        engine.cached = {5}
+        engine.publish(5)
+        Driver([engine], options={"shadow": "host"}, deadline=5.0).swap(5)  # another driver had it join
+        self.assertIn("update", engine.calls)
+
+    def test_an_engine_that_another_job_took(self) -> None:
+        engine = FakeEngine()
+        engine.publish(1)
+        driver = Driver([engine], job="mine", options={"shadow": "host"}, deadline=5.0)
+        with self.assertRaises(StateError) as raised:
+            driver.swap(1)
+        self.assertEqual(raised.exception.code, "wrong_job")
+        self.assertNotIn("pause", engine.calls)
+
+    def test_after_a_commit_it_is_resumed_only_with_the_new_version(self) -> None:
+        engine = FakeEngine()
+        engine.publish(1)
+        engine.faults |= {"finish": ["before"], "set_version": ["before"]}
+        driver = driver_of(engine)
+        try:
+            driver.swap(1)
+        except Error:
+            pass
+        self.assertEqual((engine.paused, engine.version), (False, "1"))
 
     def test_options(self) -> None:
         bad: list[dict[str, Any]] = [

@@ -34,7 +34,8 @@ class FakeEngine:
         self.paused = False
         self.version = "unset"
         self.workers = [
-            {"serving": 0, "staged": None, "joined": True, "error": None, "session": False} for _ in range(workers)
+            {"serving": 0, "inherited": True, "staged": None, "joined": True, "error": None, "session": False}
+            for _ in range(workers)
         ]
         self.announced: list[int] = []  # what publishers offer
         self.cached = {0}  # generations whose KV lies in caches
@@ -68,7 +69,7 @@ class FakeEngine:
 
     def describe(self) -> list[dict[str, Any]]:
         return [
-            {"worker": i, "workers": len(self.workers), "tensors": self.tensors, "shadow": self.shadow}
+            {"worker": i, "workers": len(self.workers), "tensors": self.tensors, "unread": [], "shadow": self.shadow}
             for i in range(len(self.workers))
         ]
 
@@ -136,7 +137,7 @@ class FakeEngine:
             self.polls_until_staged -= 1
         elif self.shadow != "off" and self.announced:
             for worker in self.workers:
-                if worker["error"] is None and worker["serving"] != self.announced[0]:
+                if worker["error"] is None and (worker["inherited"] or worker["serving"] != self.announced[0]):
                     worker["staged"] = self.announced[0]
         return [
             {
@@ -144,6 +145,7 @@ class FakeEngine:
                 "job": "j",
                 "joined": worker["joined"],
                 "serving": worker["serving"],
+                "inherited": worker["inherited"],
                 "staging": None,
                 "staged": worker["staged"],
                 "streamed_bytes": 32 if worker["staged"] else 8,
@@ -172,14 +174,14 @@ class FakeEngine:
         assert self.announced and self.announced[0] == generation, (self.announced, generation)
         self.announced.pop(0)
         for worker in self.workers:
-            worker |= {"serving": generation, "staged": None, "error": None}
+            worker |= {"serving": generation, "inherited": False, "staged": None, "error": None}
 
     def _tear(self, how: str) -> None:
         generation = self.announced.pop(0)
         if how == "torn":
             self.fail_worker(0, DataLossError("verification_failed", "tile 3 of tensor w", tensor="w"), None)
         else:
-            self.workers[0] |= {"serving": generation, "staged": None}
+            self.workers[0] |= {"serving": generation, "inherited": False, "staged": None}
         for worker in self.workers:
             worker["session"] = False
         raise InternalError("internal", "EngineCore failed")

@@ -214,7 +214,11 @@ class LocalEngine:
         self._call(lambda: self._llm.init_weight_transfer_engine({"init_info": info}))
 
     def pause(self, mode: str) -> None:
-        """Nothing to do: generate() does not run."""
+        """generate() does not run. Requests of one that a poisoned worker refused are still in the engine's books, and
+        would be computed half by other weights: they are dropped."""
+        if any(worker["serving"] is None for worker in self.status()):
+            engine = self._llm.llm_engine
+            self._call(lambda: engine.abort_request(list(engine.output_processor.request_states), internal=True))
 
     def start(self) -> None:
         self._session(self._llm.start_weight_update)

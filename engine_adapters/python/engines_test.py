@@ -46,11 +46,11 @@ class HttpTest(unittest.TestCase):
                 driver.swap(generation)
                 self.assertEqual(self.fake.version, str(generation))
                 resets = ["/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache"]
-                steps = ["/pause", "/start_weight_update", "/update_weights", "/finish_weight_update"]
-                self.assertEqual(self.paths(), steps + resets + ["/resume"])
+                steps = ["/pause", "/start_weight_update", "/update_weights"]
+                self.assertEqual(self.paths(), steps + resets + ["/finish_weight_update", "/resume"])
                 said = {path: (query, body) for path, query, body in self.server.requests}
                 self.assertEqual(said["/pause"][0], {"mode": mode, "clear_cache": "false"})
-                self.assertEqual(said["/update_weights"][1], {"update_info": {"generation": generation}})
+                self.assertEqual(said["/update_weights"][1], {"update_info": {"generation": generation, "job": "j"}})
                 self.assertEqual(said["/finish_weight_update"][1], {"weight_version": str(generation)})
                 wanted = {"reset_running_requests": "true", "reset_external": "true"}
                 self.assertEqual(said["/reset_prefix_cache"][0], wanted)
@@ -80,7 +80,7 @@ class HttpTest(unittest.TestCase):
         self.addCleanup(end.set)
 
         def late(handler: Any) -> bool:
-            self.fake.update({"generation": 1})
+            self.fake.update({"generation": 1, "job": "j"})
             end.wait(30)
             return False
 
@@ -217,7 +217,7 @@ class LocalTest(unittest.TestCase):
 
         def rpc(method: str) -> list[dict[str, Any]]:
             self.assertEqual(method, "headrace_status")
-            fields = {"staged": 1, "joined": True, "error": None, "stats": {}}
+            fields = {"job": "j", "inherited": served[0] == 0, "staged": 1, "joined": True, "error": None, "stats": {}}
             return [{"worker": 0, "serving": served[0]} | fields]
 
         llm.collective_rpc.side_effect = rpc
@@ -225,7 +225,7 @@ class LocalTest(unittest.TestCase):
         Driver([LocalEngine(llm)], options={"shadow": "host"}).swap(1)
         calls = [call[0] for call in llm.mock_calls if not call[0].startswith(("collective_rpc", "reset_prefix_cache."))]
         resets = ["reset_prefix_cache", "reset_mm_cache", "llm_engine.reset_encoder_cache"]
-        self.assertEqual(calls, ["start_weight_update", "update_weights", "finish_weight_update"] + resets)
+        self.assertEqual(calls, ["start_weight_update", "update_weights", *resets, "finish_weight_update"])
         llm.finish_weight_update.assert_called_once_with("1")
         llm.reset_prefix_cache.assert_called_once_with(reset_running_requests=True, reset_connector=True)
 

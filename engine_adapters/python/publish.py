@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Collection
 from typing import Any, Callable, Sequence
 
 from headrace import core
@@ -58,7 +59,7 @@ def publish(
         message = f"generation {generation}: the engines serve {served} already; leave it out, or give a larger one"
         raise InputError("invalid_option", message)
     with core.Checkpoint(directory) as checkpoint:
-        part = checkpoint_part(checkpoint.part(0), described["tensors"])
+        part = checkpoint_part(checkpoint.part(0), described["tensors"], described["unread"])
         # A member of its own job: its token is never seen by anybody but the members.
         job = {
             "job": f"publish-{secrets.token_hex(8)}",
@@ -107,12 +108,15 @@ def publish(
                 return report | {"publisher": publisher.stats}
 
 
-def checkpoint_part(part: dict[str, Any], wanted: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def checkpoint_part(
+    part: dict[str, Any], wanted: dict[str, dict[str, Any]], unread: Collection[str] = ()
+) -> dict[str, Any]:
     """A checkpoint's part (one source buffer per tensor, of its name) in the dtypes that the engines read.
 
-    wanted: {name: {"shape", "dtype"}}. Errors: InputError as for publish().
+    wanted: {name: {"shape", "dtype"}}. unread: what the engines skip of their own checkpoint, left out here too (the
+    head that a tied model was saved with). Errors: InputError as for publish().
     """
-    found = {tensor["name"]: tensor for tensor in part["tensors"]}
+    found = {tensor["name"]: tensor for tensor in part["tensors"] if tensor["name"] not in unread}
     unwanted = [name for name in found if name not in wanted]
     if unwanted:
         message = f"the engines read no tensors of these names, which the checkpoint has: {_listed(unwanted)}"
@@ -128,6 +132,8 @@ def checkpoint_part(part: dict[str, Any], wanted: dict[str, dict[str, Any]]) -> 
             raise InputError("shape_mismatch", message, tensor=name)
         tensors.append(tensor | {"dtype": wanted[name]["dtype"]})
     for buffer in part["source"]:
+        if buffer["buffer"] in unread:
+            continue
         have, want = buffer["dtype"], wanted[buffer["buffer"]]["dtype"]
         if have != want:
             if have not in CONVERTIBLE or want not in CONVERTIBLE:

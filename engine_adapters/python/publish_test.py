@@ -46,6 +46,7 @@ class RealEngine:
         self.receivers: list[core.Receiver] = []
         self.staged: list[int | None] = [None] * workers
         self.carried: list[Any] = [None] * workers
+        self.committed = False  # in this session
         self.version: str | None = None
         self.paused = False
         self.left = False
@@ -57,7 +58,7 @@ class RealEngine:
             {"name": "norm", "shape": [COLUMNS], "dtype": "BF16"},
         ]
         return [
-            {"worker": i, "workers": self.count, "tensors": tensors, "shadow": self.shadow} for i in range(self.count)
+            {"worker": i, "workers": self.count, "tensors": tensors, "unread": [], "shadow": self.shadow} for i in range(self.count)
         ]
 
     def memory(self, i: int) -> dict[str, core.BufferMemory]:
@@ -101,7 +102,7 @@ class RealEngine:
             raise errors[0]
 
     def init(self, info: dict[str, Any]) -> None:
-        self.info = info
+        self.info, self.committed = info, False
         joined: dict[int, core.Receiver] = {}
 
         def join(i: int) -> None:
@@ -137,6 +138,8 @@ class RealEngine:
                 "worker": i,
                 "joined": bool(self.receivers),
                 "serving": self.serving(i),
+                "inherited": not self.committed,
+                "job": self.info["job"] if self.receivers else None,
                 "staged": self.staged[i],
                 "error": None,
                 "waiting_for": "",
@@ -163,6 +166,7 @@ class RealEngine:
         if self.info["shadow"] == "off":
             self.each(self.stage)
         self.each(lambda i: self.receivers[i].commit(info["generation"]))
+        self.committed = True
         self.staged = [None] * self.count
 
     def finish(self, weight_version: str | None) -> None:

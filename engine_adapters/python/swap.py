@@ -32,11 +32,10 @@ class EngineSwap:
         pause_mode: str,
         deadline_s: float,
         progress: Progress | None,
-        inherited: bool,
+        job: str | None,
         errors_before: list[Any] | None,
     ) -> None:
-        """inherited: the engine came into its job serving a generation of this very number, of an earlier job; that it
-        serves this number then says nothing. errors_before: what the workers' last errors were before the generation
+        """job: whose generation it is; None: of the job that the engine is in. errors_before: what the workers' last errors were before the generation
         was published; None: not known, the first status tells."""
         self._index = index
         self._engine = engine
@@ -46,7 +45,7 @@ class EngineSwap:
         self._deadline_s = deadline_s
         self._end = time.monotonic() + deadline_s
         self._progress = progress
-        self._inherited = inherited
+        self._job = job
         self._session = False  # the host may have an update session open
         self._errors_before = errors_before
         self.errors: list[Any] | None = errors_before  # the workers' last errors as they were last seen
@@ -74,7 +73,7 @@ class EngineSwap:
         before = self._status()
         if self._errors_before is None:
             self._errors_before = self.errors
-        committed = self._serve(before) and not self._inherited
+        committed = self._serve(before)
         if not committed:
             self._check_joined(before)
         if not committed and self._shadow != "off":
@@ -90,12 +89,16 @@ class EngineSwap:
                         self._start()
                     with self._timed("update"):
                         self._update()
+            except Error as error:
+                raise self._settle(error) from error
+            # Before the version shows: who sees it may resume.
+            with self._timed("reset"):
+                self._reset_caches("")
+            try:
                 with self._timed("finish"):
                     self._finish()
             except Error as error:
                 raise self._settle(error) from error
-            with self._timed("reset"):
-                self._reset_caches("")
             with self._timed("resume"):
                 self._resume("")
 
@@ -123,6 +126,10 @@ class EngineSwap:
                 failed = self._worker_error(workers)
                 message = f"worker {worker['worker']} is in no job: init() comes first, and again after a session's end"
                 raise failed or StateError("malformed", message, rank=worker["worker"])
+            self._job = self._job or worker["job"]
+            if worker["job"] != self._job:
+                message = f"worker {worker['worker']} is in job {worker['job']!r}, not in {self._job!r}: another trainer took it"
+                raise StateError("wrong_job", message, rank=worker["worker"])
             if (worker["staged"] or 0) > self._generation:
                 message = f"worker {worker['worker']} has staged generation {worker['staged']} already"
                 raise StateError("generation_not_growing", message, rank=worker["worker"])
@@ -150,9 +157,9 @@ class EngineSwap:
 
     def _update(self) -> None:
         try:
-            self._engine.update({"generation": self._generation})
+            self._engine.update({"generation": self._generation, "job": self._job})
         except Error as error:
-            if self._inherited or not self._serve(self._status_at_last()):
+            if not self._serve(self._status_at_last()):
                 raise
             self.report["notes"].append(f"the update was made, its response was lost ({error})")
         else:
@@ -199,9 +206,12 @@ class EngineSwap:
         serving = {worker["serving"] for worker in workers}
         if None in serving or len(serving) > 1:
             return self._poisoned(workers, str(cause))
+        served = serving.pop()
         self._reset_caches(f"after {cause} ")
+        if served > 0:  # a driver that died may have left it without its version
+            self._retried(lambda: self._engine.set_version(str(served)))
         self._resume(f"after {cause} ")
-        return _with_message(cause, f"{cause.message}; it serves generation {serving.pop()} on")
+        return _with_message(cause, f"{cause.message}; it serves generation {served} on")
 
     def _poisoned(self, workers: list[dict[str, Any]], why: str) -> Error:
         empty = [worker["worker"] for worker in workers if worker["serving"] is None]
@@ -232,13 +242,16 @@ class EngineSwap:
         return self._retried(self._status)
 
     def _serve(self, workers: list[dict[str, Any]]) -> bool:
-        return all(worker["serving"] == self._generation for worker in workers)
+        """They committed it in this session: a job before may have had a generation of the same number."""
+        return all(worker["serving"] == self._generation and not worker["inherited"] for worker in workers)
 
     def _reset_caches(self, after: str) -> None:
         """Must succeed before the engine may serve: what is cached was computed with the old weights."""
         try:
             self._retried(self._engine.reset_caches)
         except Error as error:
+            if self._session:
+                self._close_session()
             message = f"{after}its caches were not reset ({error.message}): it stays paused; swap again"
             raise _with_message(error, message) from error
 

@@ -94,6 +94,8 @@ class _Worker:
             self.buffers[name] = self.part_of(torch.full(shape, fill, dtype=dtype)).contiguous()
         self.receiver: core.Receiver | None = None
         self._carried: dict[str, Any] | None = None
+        self._job: str | None = None
+        self._committed = False  # in this session
         self._staged: int | None = None
         self._error: Error | None = None
         self._left = threading.Event()
@@ -106,7 +108,7 @@ class _Worker:
             {"name": name, "shape": list(shape), "dtype": dtypes.spelling(dtype)}
             for name, (shape, dtype) in self._tensors.items()
         ]
-        return {"worker": self.index, "workers": self._workers, "tensors": tensors, "shadow": None}
+        return {"worker": self.index, "workers": self._workers, "tensors": tensors, "unread": [], "shadow": None}
 
     def join(self, info: dict[str, Any]) -> None:
         self.leave()
@@ -122,6 +124,7 @@ class _Worker:
             transport=info["transport"],
             carried=self._carried,
         )
+        self._job, self._committed = info["job"], False
         self._staged = self._error = None
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._stage, args=(self.receiver, self._left), daemon=True)
@@ -163,6 +166,7 @@ class _Worker:
     def commit(self, generation: int) -> None:
         assert self._staged == generation, (self._staged, generation)
         self.receiver.commit(generation)
+        self._committed = True
         self._staged = None
         self._taken.set()
 
@@ -172,6 +176,8 @@ class _Worker:
             "worker": self.index,
             "joined": receiver is not None and self._error is None,
             "serving": receiver.serving if receiver else 0,
+            "inherited": not self._committed,
+            "job": self._job,
             "staged": self._staged,
             "error": self._error and self._error.to_json(),
             "waiting_for": "",

@@ -28,6 +28,7 @@ from headrace.errors import Error, InputError, InternalError, ResourceError, Sta
 from headrace.vllm import layout as layouts
 from headrace.vllm import options as option_table
 from headrace.vllm import refusals
+from headrace.vllm.guard import refuse_when_poisoned
 from headrace.vllm.install import LoaderInstall
 from headrace.vllm.options import Options
 from headrace.vllm.receiving import Receiving
@@ -43,9 +44,10 @@ _MAX_WORKERS = 1 << 20  # of one engine
 
 @dataclasses.dataclass(frozen=True)
 class UpdateInfo:
-    """What an update names: the generation that becomes live."""
+    """What an update names: the generation that becomes live, and the job whose it is."""
 
     generation: int
+    job: str
 
 
 class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
@@ -75,11 +77,12 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
     def parse_update_info(self, update_dict: dict[str, Any]) -> UpdateInfo:
         with self._remembering_errors():
             generation = update_dict.get("generation")
-            if set(update_dict) != {"generation"} or type(generation) is not int or generation < 1:
-                raise InputError(
-                    "invalid_option", f'update_info must be {{"generation": positive integer}}, not {update_dict!r}'
-                )
-            return UpdateInfo(generation)
+            job = update_dict.get("job")
+            fits = type(generation) is int and generation >= 1 and type(job) is str
+            if set(update_dict) != {"generation", "job"} or not fits:
+                form = '{"generation": positive integer, "job": name}'
+                raise InputError("invalid_option", f"update_info must be {form}, not {update_dict!r}")
+            return UpdateInfo(generation, job)
 
     def init_transfer_engine(self, init_info: Options) -> None:
         """Leaves an old session and joins the one that `init_info` names. Returns when all of its members agreed.
@@ -98,6 +101,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             self._options = init_info
             self._error = None
             self._session = self._join(layout, init_info)
+            self._update_ended = True  # what a driver before began is over
 
     def start_weight_update(self) -> None:
         with self._remembering_errors():
@@ -121,6 +125,10 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         """
         with self._remembering_errors():
             session, generation = self._joined(), update_info.generation
+            if update_info.job != self._options.job:
+                raise StateError(
+                    "wrong_job", f"the update is of job {update_info.job!r}, the engine is in job {self._options.job!r}"
+                )
             session.obtain(generation)
             self._error = None
             session.apply(generation)
@@ -139,16 +147,23 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         """The last started update has succeeded or failed, whether or not the host was told to finish it."""
         return self._update_ended
 
+    @property
+    def may_serve(self) -> bool:
+        """What this worker holds is one whole generation, or the weights that it was started with."""
+        session = self._session
+        return (session.serving if session else self._serving) is not None
+
     def describe(self) -> dict[str, Any]:
-        """This worker, and the tensors that its engine's own load_weights reads."""
+        """This worker, the tensors that its engine's own load_weights reads, and those of the checkpoint that it skips."""
         with self._remembering_errors(), set_current_vllm_config(self.vllm_config):
             refusals.check(self.vllm_config)
-            tensors = self._analysed().tensors
+            layout = self._analysed()
             shadow = option_table.merge({}, self.vllm_config.additional_config).shadow
         return {
             "worker": self._worker,
             "workers": self.parallel_config.world_size_across_dp,
-            "tensors": tensors,
+            "tensors": layout.tensors,
+            "unread": layout.unread,
             "shadow": shadow,
             "version": __version__,
         }
@@ -164,6 +179,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             "job": self._options.job if self._options else None,
             "joined": joined,
             "serving": session.serving if session else self._serving,
+            "inherited": session.committed is None if session else True,
             "staging": session.staging if session else None,
             "streamed_bytes": stats.get("streamed_bytes", 0),
             "needed_bytes": stats.get("needed_bytes", 0),
@@ -197,7 +213,9 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
     def _analysed(self) -> Any:
         """Once: the proof compares with the checkpoint, which the live weights leave with the first generation."""
         if self._layout is None:
-            self._layout = layouts.analyse(self.model, self.model_config, self.vllm_config.load_config)
+            layout = layouts.analyse(self.model, self.model_config, self.vllm_config.load_config)
+            refusals.check_loader_modules(layout.loader_modules)
+            self._layout = layout
             self._install = LoaderInstall(self.model, self.model_config, self._layout)
         return self._layout
 
@@ -248,8 +266,13 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         if session is None:
             return
         self._session = None
-        self._carried = session.close(_LEAVE_S)
-        self._serving = None if self._carried["poisoned"] else self._carried["committed_generation"]
+        try:
+            self._carried = session.close(_LEAVE_S)
+        except Error:
+            self._carried = session.carry()
+            raise
+        finally:
+            self._serving = None if self._carried["poisoned"] else self._carried["committed_generation"]
 
     def _joined(self) -> Receiving:
         if self._session is None:
@@ -311,3 +334,4 @@ def _start_anew(start: Callable[[Worker], None]) -> Callable[[Worker], None]:
 for _method in ("describe", "status", "explain"):
     setattr(Worker, f"headrace_{_method}", _on_worker(_method))
 Worker.start_weight_update = _start_anew(Worker.start_weight_update)
+Worker.execute_model = refuse_when_poisoned(Worker.execute_model)

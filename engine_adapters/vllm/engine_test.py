@@ -55,7 +55,7 @@ class EngineTest(unittest.TestCase):
         if announce:
             self.receiver.announced.put(generation)
         self.call("start_weight_update")
-        self.call("update_weights", {"generation": generation})
+        self.call("update_weights", {"generation": generation, "job": "job"})
 
     def status(self):
         return json.loads(json.dumps(self.call("headrace_status")))
@@ -159,12 +159,12 @@ class EngineTest(unittest.TestCase):
     def test_the_host_s_order_is_kept(self):
         self.init()
         with self.assertRaisesRegex(RuntimeError, "must be called before"):
-            self.call("update_weights", {"generation": 1})
+            self.call("update_weights", {"generation": 1, "job": "job"})
         self.call("start_weight_update")
         with self.assertRaisesRegex(RuntimeError, "already"):
             self.call("start_weight_update")
         self.receiver.announced.put(1)
-        self.call("update_weights", {"generation": 1})
+        self.call("update_weights", {"generation": 1, "job": "job"})
         self.call("finish_weight_update")
 
     def test_bad_calls_are_refused_before_anything_changes(self):

@@ -30,7 +30,7 @@ class LoaderInstall:
         self._model_config = model_config
         self._layout = layout
         self._batches = list(_batches(layout.loader_modules))
-        self._tied = _tied_embeddings(model)
+        self._embeddings = _embeddings(model)
 
     @torch.no_grad()
     def run(self) -> None:
@@ -62,7 +62,7 @@ class LoaderInstall:
         ledger.check(expected)
 
     def _refresh(self) -> None:
-        for embedding in self._tied:
+        for embedding in self._embeddings:
             embedding.quant_method.process_weights_after_loading(embedding)
         for layer in self._model.modules():
             if is_deferred_attention_layer(layer):
@@ -107,14 +107,10 @@ def _batches(
     yield from batches
 
 
-def _tied_embeddings(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Modules that compute with another module's embedding: on CPUs each keeps a packed copy of its own, which the
-    host's reload leaves old."""
-    owners: dict[int, list[torch.nn.Module]] = {}
-    for module in model.modules():
-        if isinstance(getattr(module, "quant_method", None), UnquantizedEmbeddingMethod):
-            owners.setdefault(id(module.weight), []).append(module)
-    return [module for tied in owners.values() if len(tied) > 1 for module in tied]
+def _embeddings(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """All that may compute with an embedding. On CPUs each keeps a packed copy for the logits: a head that is tied to
+    another module's weight, which the host's reload leaves old, and an embedding that a model uses as its head."""
+    return [m for m in model.modules() if isinstance(getattr(m, "quant_method", None), UnquantizedEmbeddingMethod)]
 
 
 def _layer(module: str) -> str:

@@ -27,6 +27,7 @@ class Ledger(TorchDispatchMode):
     def __init__(self, modules: Mapping[str, torch.nn.Module], sources: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self.copied: Counter[tuple[str, str]] = Counter()
+        self._seen: set[Any] = set()
         self._modules = modules
         self._source_of: dict[int, str] = {}
         self._parameter_of: dict[int, str] = {}
@@ -79,7 +80,12 @@ class Ledger(TorchDispatchMode):
             return
         parameter = self._parameter(destination)
         if parameter is not None:
-            self.copied[name, parameter] += destination.numel()
+            # The host rehearses a load, on what is live where that is not on meta (every `bias`): the same elements
+            # are copied twice.
+            at = (name, parameter, destination.storage_offset(), tuple(destination.shape), tuple(destination.stride()))
+            if at not in self._seen:
+                self._seen.add(at)
+                self.copied[name, parameter] += destination.numel()
         else:
             self._attribute([destination], name)  # an intermediate
 

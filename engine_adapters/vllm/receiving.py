@@ -88,6 +88,16 @@ class Receiving:
         return self._receiver.serving
 
     @property
+    def committed(self) -> int | None:
+        """The last generation that this session committed."""
+        with self._changed:
+            return self._committed
+
+    def carry(self) -> dict[str, Any]:
+        """What the next session takes over, as things are now."""
+        return self._receiver.carry()
+
+    @property
     def stats(self) -> dict[str, Any]:
         return self._receiver.stats
 

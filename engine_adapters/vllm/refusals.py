@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from headrace.errors import StateError
+from headrace.vllm.liveness import PROBED, has_processing
 
 # Ways of drafting that have no weights of their own.
 _WEIGHTLESS_DRAFTS = ("ngram", "ngram_gpu", "suffix")
@@ -34,6 +36,23 @@ def check(vllm_config: Any) -> None:
     offload = vllm_config.offload_config
     if offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0:
         raise _refused("weights are offloaded", "--cpu-offload-gb and --offload-group-size")
+
+
+def check_loader_modules(modules: Iterable[tuple[str, Any, Any]]) -> None:
+    """modules: those that would go through the loader, as Layout.loader_modules has them.
+
+    StateError invalid_option for one whose processing after loading is not known to give the same when it is run
+    again on new weights: vLLM's reload leaves packed experts on CPUs unpacked, and answers with success.
+    """
+    for name, module, _ in modules:
+        if has_processing(module) and not isinstance(module, PROBED):
+            kind = type(module).__name__
+            raise StateError(
+                "invalid_option",
+                f"not supported yet: {name!r} ({kind}) processes its weights after loading, and a reload is not proven "
+                "to do that again",
+                buffer=name,
+            )
 
 
 def _refused(what: str, switch: str) -> StateError:

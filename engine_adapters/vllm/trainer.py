@@ -74,6 +74,7 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
         self._group = Group(info.group)
         self._incarnation = self._group.first(lambda: secrets.token_hex(8))
         self._generation = 0
+        self._job: str | None = None  # rank 0's
         self._coordinator: core.Coordinator | None = None
         self._publisher: core.Publisher | None = None
         self._tensors: dict[str, torch.Tensor] = {}
@@ -159,6 +160,7 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
     def _open(self) -> dict[str, str]:
         """Rank 0: starts the coordinator. Returns what the other members must know."""
         job = {"job": f"trainer-{secrets.token_hex(8)}", "token": secrets.token_hex(32)}
+        self._job = job["job"]
         self._coordinator = core.Coordinator(
             **job,
             publishers=self._group.size,
@@ -208,7 +210,7 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
     def _update(self, generation: int) -> None:
         client = self.client
         _asked("start_weight_update", client.start_weight_update)
-        _asked("update_weights", lambda: client.update_weights({"generation": generation}))
+        _asked("update_weights", lambda: client.update_weights({"generation": generation, "job": self._job}))
         _asked("finish_weight_update", lambda: client.finish_weight_update(str(generation)))
 
 

@@ -247,7 +247,7 @@ class ServerTest(unittest.TestCase):
 
     def test_calls_out_of_order(self) -> None:
         before = self.server.outputs()
-        status, body = self.server.call("/update_weights", {"update_info": {"generation": 1}})
+        status, body = self.server.call("/update_weights", {"update_info": {"generation": 1, "job": "j"}})
         self.assertGreaterEqual(status, 400, body)  # without a start
         status, body = self.server.call("/init_weight_transfer_engine", {"init_info": {"shadw": "host"}})
         self.assertEqual((status, body["error"]["code"]), (400, "invalid_option"))
