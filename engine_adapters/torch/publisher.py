@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from headrace.engines import Engine
-from headrace.errors import StateError
+from headrace.errors import InputError, StateError
 from headrace.torch.group import Group
 from headrace.torch.names import Names
 from headrace.torch.session import Session, SessionOptions
@@ -111,10 +111,12 @@ class Publisher:
         The engines take it while training goes on, one generation after the other; with `wait` it returns wait()'s
         report, otherwise None. The swap before, when nobody has waited for it, is looked at first if it is over: its
         error is raised here, and nothing is published. After an error the same generation may be published again.
-        Errors: StateError `generation_not_growing`; DeadlineError naming the engines that still read both snapshots;
+        Errors: InputError for what is no generation; StateError `generation_not_growing`; DeadlineError naming the engines that still read both snapshots;
         those of the constructor when it joins anew.
         """
         self._check_open()
+        if type(generation) is not int or generation < 1:
+            raise InputError("invalid_option", f"generation is {generation!r}; it must be an int from 1 on")
         begin = time.monotonic()
         if self._pending and all(self._group.each(lambda: self._swap is None or self._swap.done())):
             self.wait()
