@@ -292,6 +292,8 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         try:
             yield
         except BaseException as error:
+            if self._session is not None:
+                _ = self._session.joined  # an end of the session that nobody has asked about came before
             self._remember(error if isinstance(error, Error) else _foreign(error))
             raise
 

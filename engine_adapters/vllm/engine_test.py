@@ -108,6 +108,13 @@ class EngineTest(unittest.TestCase):
         self.init()
         self.assertEqual((self.status()["serving"], self.status()["error"]), (1, None))
 
+    def test_the_last_error_is_the_last(self):
+        self.init()
+        self.receiver.end(_LOST)  # noticed by nobody yet
+        with self.assertRaises(InputError):
+            self.call("init_weight_transfer_engine", {"shadw": "host"})
+        self.assertEqual(self.status()["error"]["code"], "invalid_option")
+
     def test_a_death_before_the_commit_poisons_nothing(self):
         self.init()
         self.receiver.announced.put(1)
