@@ -7,39 +7,33 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "loader/control/control.grpc.pb.h"
 #include "loader/control/grpc_status.h"
+#include "loader/control/listen_address.h"
+#include "loader/control/tls.h"
 #include "planner/status.h"
 
 namespace headrace {
 namespace {
 
+// Between two tries to reach a server that does not run yet.
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+
 // One stream. At most one read and one write are outstanding; the write is of queue_.front(). A hold keeps the stream
 // from being done while this side may still start operations.
 class ClientStream final : public grpc::ClientBidiReactor<proto::Envelope, proto::Envelope> {
  public:
-  explicit ClientStream(const ControlClientOptions& options) : options_(options) {}
+  ClientStream(const ControlClientOptions& options, const std::shared_ptr<grpc::Channel>& channel)
+      : options_(options), stub_(proto::Control::NewStub(channel)) {}
 
-  absl::Status Connect(absl::Time deadline) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(options_.max_message_bytes);
-    arguments.SetMaxSendMessageSize(options_.max_message_bytes);
-    // A stream of its own, whatever else this process talks to, and never by way of a proxy from the environment.
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    channel_ = grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments);
-    stub_ = proto::Control::NewStub(channel_);
-    context_.set_wait_for_ready(true);
+  // One attempt. FromGrpc's errors; OK when the server accepted the token. At the deadline gRPC's own last word.
+  grpc::Status Open(absl::Time deadline) {
     context_.AddMetadata(kAuthorizationKey, AuthorizationValue(options_.token));
     std::unique_lock lock(mutex_);
     started_ = held_ = true;
@@ -49,10 +43,9 @@ class ClientStream final : public grpc::ClientBidiReactor<proto::Envelope, proto
     StartCall();
     changed_.wait_for(lock, absl::ToChronoNanoseconds(std::max(absl::ZeroDuration(), deadline - absl::Now())),
                       [this] { return accepted_ || done_; });
-    if (accepted_) return absl::OkStatus();
-    if (done_ && !FromGrpc(status_, "").ok()) return FromGrpc(status_, Peer());
-    return Error(ErrorCode::kPeerLost, absl::StrCat("no coordinator answers at ", options_.address,
-                                                    "; is it running, and is this its address?"));
+    if (accepted_) return grpc::Status::OK;
+    if (done_ && !status_.ok()) return status_;
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, done_ ? "it ended the stream at once" : "it does not answer");
   }
 
   absl::Status Send(const proto::Envelope& message) {
@@ -165,8 +158,7 @@ class ClientStream final : public grpc::ClientBidiReactor<proto::Envelope, proto
   }
 
   const ControlClientOptions options_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<proto::Control::Stub> stub_;
+  const std::unique_ptr<proto::Control::Stub> stub_;
   grpc::ClientContext context_;
   EventQueue events_;
 
@@ -187,18 +179,94 @@ class ClientStream final : public grpc::ClientBidiReactor<proto::Envelope, proto
   bool done_ = false;
 };
 
+absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const ControlClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(options.max_message_bytes);
+  arguments.SetMaxSendMessageSize(options.max_message_bytes);
+  // A stream of its own, whatever else this process talks to, and never by way of a proxy from the environment.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // A coordinator that starts late may get its name, or another address, only then; gRPC's own wait is 30 s.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  if (!options.tls.has_value())
+    return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+  HR_ASSIGN_OR_RETURN(const PemFiles pem, ReadPem(*options.tls));
+  if (!options.tls->server_name.empty()) arguments.SetSslTargetNameOverride(options.tls->server_name);
+  return grpc::CreateCustomChannel(options.address, grpc::SslCredentials({pem.ca, pem.key, pem.certificate}),
+                                   arguments);
+}
+
 class GrpcControlClient final : public ControlClient {
  public:
-  explicit GrpcControlClient(const ControlClientOptions& options) : stream_(options) {}
-  ~GrpcControlClient() override { stream_.Stop(); }
+  explicit GrpcControlClient(const ControlClientOptions& options) : options_(options) {}
+  ~GrpcControlClient() override {
+    if (stream_ != nullptr) stream_->Stop();
+  }
 
-  absl::Status Connect(absl::Time deadline) { return stream_.Connect(deadline); }
-  absl::Status Send(const proto::Envelope& message) override { return stream_.Send(message); }
-  void Finish(absl::Time deadline) override { stream_.Finish(deadline); }
-  EventQueue& events() override { return stream_.events(); }
+  absl::Status Connect(absl::Time deadline) {
+    HR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, NewChannel(options_));
+    // A try at a time, not gRPC's waiting for readiness, which would keep to itself why a handshake fails.
+    std::string last_word;
+    while (true) {
+      stream_ = std::make_unique<ClientStream>(options_, channel);
+      const grpc::Status status = stream_->Open(deadline);
+      if (status.ok()) return absl::OkStatus();
+      stream_->Stop();
+      if (status.error_code() != grpc::StatusCode::UNAVAILABLE)
+        return FromGrpc(status, absl::StrCat("the coordinator at ", options_.address));
+      HR_RETURN_IF_ERROR(WhyNoHandshake(status.error_message()));
+      if (last_word.empty() || absl::Now() < deadline) last_word = status.error_message();
+      if (absl::Now() >= deadline) return NobodyThere(last_word);
+      std::this_thread::sleep_until(absl::ToChronoTime(std::min(deadline, absl::Now() + kPause)));
+    }
+  }
+  absl::Status Send(const proto::Envelope& message) override { return stream_->Send(message); }
+  void Finish(absl::Time deadline) override { stream_->Finish(deadline); }
+  EventQueue& events() override { return stream_->events(); }
 
  private:
-  ClientStream stream_;
+  // What no further try can mend: an error in gRPC's words, of which the tests hold the ones that are known.
+  absl::Status WhyNoHandshake(const std::string& words) const {
+    const std::string& at = options_.address;
+    if (absl::StrContains(words, "certificate verify failed"))
+      return Error(ErrorCode::kUnauthenticated,
+                   absl::StrCat("the certificate of the coordinator at ", at, " is not signed by a CA in ",
+                                options_.tls->ca_file, ", or is not valid at this machine's time; nothing was sent"));
+    if (absl::StrContains(words, "is not in peer certificate"))
+      return Error(
+          ErrorCode::kUnauthenticated,
+          absl::StrCat("the certificate of the coordinator at ", at, " is not for ",
+                       options_.tls->server_name.empty() ? HostOf(at) : options_.tls->server_name,
+                       "; connect by a name or address that is in it, or give that as server_name; nothing was "
+                       "sent"));
+    if (absl::StrContains(words, "wrong version number"))
+      return Error(ErrorCode::kTransport, absl::StrCat("what listens at ", at,
+                                                       " speaks no TLS, which this member was "
+                                                       "told to use; nothing was sent"));
+    if (absl::StrContains(words, "Ssl handshake failed"))
+      return Error(ErrorCode::kTransport, absl::StrCat("TLS with the coordinator at ", at, " fails: ", words));
+    return absl::OkStatus();
+  }
+
+  absl::Status NobodyThere(const std::string& words) const {
+    absl::string_view hint = "; is it running, and is this its address?";
+    if (absl::StrContains(words, "Socket closed"))
+      hint = options_.tls.has_value()
+                 ? "; connections are closed at once: does it demand a certificate of this member, "
+                   "or of another CA?"
+                 : "; connections are closed at once: does it use TLS, which this member does not?";
+    return Error(ErrorCode::kPeerLost,
+                 absl::StrCat("no coordinator answers at ", options_.address, hint, " (", words, ")"));
+  }
+
+  const ControlClientOptions options_;
+  std::unique_ptr<ClientStream> stream_;
 };
 
 }  // namespace
@@ -208,6 +276,10 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(const Cont
   if (options.address.empty())
     return Error(ErrorCode::kInvalidOption, "the coordinator's address is empty; give host:port");
   HR_RETURN_IF_ERROR(CheckToken(options.token));
+  if (!options.tls.has_value() && !options.trust_network && !StaysOnThisMachine(options.address))
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("the job's token would cross the network in clear to the coordinator at ",
+                              options.address, NeedsTls()));
   auto client = std::make_unique<GrpcControlClient>(options);
   HR_RETURN_IF_ERROR(client->Connect(deadline));
   return client;

@@ -13,12 +13,17 @@
 #include "absl/time/time.h"
 #include "loader/control/control_server.h"
 #include "loader/control/event_queue.h"
+#include "loader/control/tls.h"
 
 namespace headrace {
 
 struct ControlClientOptions {
-  std::string address;  // "host:port", "[::1]:port"
+  std::string address;  // "host:port", "[::1]:port"; a name may stand for several addresses
   std::string token;
+  std::optional<ClientTls> tls;  // what the server has
+  // Without TLS the token is sent only to 127.0.0.0/8, ::1 and "localhost", unless this says that whoever can read the
+  // network, or answer in the server's place, may have it.
+  bool trust_network = false;
   int max_message_bytes = kMaxControlMessageBytes;
   int64_t max_queued_bytes = 256 << 20;
 };
@@ -27,7 +32,11 @@ struct ControlClientOptions {
 class ControlClient {
  public:
   // Waits for a server that does not run yet, until the deadline. kPeerLost: nobody answers at the address, which is
-  // named. kUnauthenticated: the token is wrong. kInvalidOption: an empty address or token.
+  // named, or connections are closed at once there, as a server does that uses TLS when this end does not, or that
+  // refuses this member's certificate. At once: kUnauthenticated when the token is wrong, or the server's certificate
+  // is not of this CA, not for this host or not valid now; kTransport when the server speaks no TLS. kInvalidOption: an
+  // empty address, a token that cannot travel, or that would in clear; TLS files (tls.h). kIo: one cannot be read.
+  // With TLS the token goes to nobody but a server that has proven itself.
   static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(const ControlClientOptions& options,
                                                                 absl::Time deadline);
   virtual ~ControlClient() = default;

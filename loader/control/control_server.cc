@@ -1,16 +1,11 @@
 #include "loader/control/control_server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <netdb.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -18,10 +13,12 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "loader/control/control.grpc.pb.h"
 #include "loader/control/grpc_status.h"
+#include "loader/control/listen_address.h"
+#include "loader/control/tls.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -245,28 +242,15 @@ class Service final : public proto::Control::CallbackService {
   const std::string authorization_;
 };
 
-// gRPC says only that it could not listen; asks the kernel why.
-absl::Status WhyNoListen(const std::string& host, int port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const std::string where = absl::StrCat(host, " port ", port);
-  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0)
-    return Error(ErrorCode::kInvalidOption, absl::StrCat("cannot listen at ", where, ": ", gai_strerror(error)));
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int one = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  const bool bound = bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, 1) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  freeaddrinfo(found);
-  if (bound || error == EADDRINUSE)
-    return Error(ErrorCode::kAddressInUse, absl::StrCat("cannot listen at ", where,
-                                                        ": the port is in use; stop the other process or choose "
-                                                        "another port (0: any)"));
-  return Error(error == EADDRNOTAVAIL ? ErrorCode::kInvalidOption : ErrorCode::kIo,
-               absl::StrCat("cannot listen at ", where, ": ", std::strerror(error)));
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const std::optional<ServerTls>& tls) {
+  if (!tls.has_value()) return grpc::InsecureServerCredentials();
+  HR_ASSIGN_OR_RETURN(const PemFiles pem, ReadPem(*tls));
+  grpc::SslServerCredentialsOptions options(pem.ca.empty()
+                                                ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                                : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = pem.ca;
+  options.pem_key_cert_pairs.push_back({pem.key, pem.certificate});
+  return grpc::SslServerCredentials(options);
 }
 
 class GrpcControlServer final : public ControlServer {
@@ -279,7 +263,11 @@ class GrpcControlServer final : public ControlServer {
   absl::Status Listen() {
     const ControlServerOptions& options = hub_.options;
     HR_RETURN_IF_ERROR(CheckToken(options.token));
-    host_ = absl::StrContains(options.host, ':') ? absl::StrCat("[", options.host, "]") : options.host;
+    HR_ASSIGN_OR_RETURN(where_, ResolveListenAddress(options.host, options.port));
+    if (!where_.loopback && !options.tls.has_value() && !options.trust_network)
+      return Error(ErrorCode::kInvalidOption,
+                   absl::StrCat("the job's token would cross the network in clear at ", where_.host, NeedsTls()));
+    HR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials, Credentials(options.tls));
     service_.emplace(&hub_);
     grpc::ServerBuilder builder;
     // Two coordinators must never share a port.
@@ -288,10 +276,11 @@ class GrpcControlServer final : public ControlServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
     builder.SetMaxReceiveMessageSize(options.max_message_bytes);
     builder.SetMaxSendMessageSize(options.max_message_bytes);
-    builder.AddListeningPort(absl::StrCat(host_, ":", options.port), grpc::InsecureServerCredentials(), &port_);
+    // gRPC decodes percent signs: a zone has one.
+    builder.AddListeningPort(absl::StrReplaceAll(where_.HostPort(options.port), {{"%", "%25"}}), credentials, &port_);
     builder.RegisterService(&*service_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ <= 0) return WhyNoListen(options.host, options.port);
+    if (server_ == nullptr || port_ <= 0) return WhyNoListen(where_);
     return absl::OkStatus();
   }
 
@@ -314,7 +303,7 @@ class GrpcControlServer final : public ControlServer {
   }
 
   int port() const override { return port_; }
-  std::string address() const override { return absl::StrCat(host_, ":", port_); }
+  std::string address() const override { return where_.HostPort(port_); }
   void Send(ConnectionId connection, const proto::Envelope& message) override {
     With(connection, [&](Stream* stream) { stream->SendLocked(message); });
   }
@@ -337,7 +326,7 @@ class GrpcControlServer final : public ControlServer {
 
   mutable Hub hub_;
   std::optional<Service> service_;
-  std::string host_;
+  ListenAddress where_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

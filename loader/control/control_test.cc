@@ -2,6 +2,8 @@
 #include <poll.h>
 
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -116,9 +118,57 @@ TEST(ControlTest, APortInUseIsRefused) {
   const absl::Status status = ControlServer::Start(options, &events).status();
   EXPECT_EQ(CodeIn(status), "address_in_use");
   EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("127.0.0.1 port ", first->port())));
-  options.port = 0;
-  options.host = "203.0.113.7";  // RFC 5737: nobody's, so not this machine's
-  EXPECT_EQ(CodeIn(ControlServer::Start(options, &events).status()), "invalid_option");
+}
+
+TEST(ControlTest, AnAddressOfAnotherMachineIsRefused) {
+  EventQueue events;
+  ControlServerOptions options = ServerOptions();
+  options.trust_network = true;
+  for (const char* host : {"203.0.113.7", "2001:db8::7"}) {  // RFC 5737, 3849: nobody's
+    options.host = host;
+    const absl::Status status = ControlServer::Start(options, &events).status();
+    EXPECT_EQ(CodeIn(status), "invalid_option");
+    EXPECT_THAT(status.message(), HasSubstr(host));
+    EXPECT_THAT(status.message(), HasSubstr("it has 127.0.0.1"));
+  }
+}
+
+TEST(ControlTest, ListensWhereItIsTold) {
+  for (const auto& [host, shown] : std::vector<std::pair<std::string, std::string>>{
+           {"127.0.0.1", "127.0.0.1"}, {"127.0.0.2", "127.0.0.2"}, {"::1", "[::1]"}, {"[::1]", "[::1]"}}) {
+    EventQueue events;
+    ControlServerOptions options = ServerOptions();
+    options.host = host;
+    const auto server = *ControlServer::Start(options, &events);
+    EXPECT_GT(server->port(), 0);
+    EXPECT_EQ(server->address(), absl::StrCat(shown, ":", server->port()));
+    const auto client = ControlClient::Connect(ClientOptions(server->address()), Soon());
+    EXPECT_TRUE(client.ok()) << client.status();
+  }
+}
+
+TEST(ControlTest, ANameOfThisMachineServes) {
+  EventQueue events;
+  ControlServerOptions options = ServerOptions();
+  options.host = "localhost";
+  const auto server = *ControlServer::Start(options, &events);
+  EXPECT_TRUE(ControlClient::Connect(ClientOptions(server->address()), Soon()).ok());
+  EXPECT_TRUE(ControlClient::Connect(ClientOptions(absl::StrCat("localhost:", server->port())), Soon()).ok());
+}
+
+TEST(ControlTest, AServerThatStartsLateIsFound) {
+  EventQueue events;
+  ControlServerOptions options = ServerOptions();
+  auto first = *ControlServer::Start(options, &events);
+  options.port = first->port();
+  const std::string address = first->address();
+  first = nullptr;
+  absl::Status connected = absl::UnknownError("");
+  std::thread client([&] { connected = ControlClient::Connect(ClientOptions(address), Soon()).status(); });
+  const auto second = ControlServer::Start(options, &events);
+  client.join();
+  EXPECT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(connected.ok()) << connected;
 }
 
 TEST(ControlTest, NobodyAtTheAddressIsPeerLost) {

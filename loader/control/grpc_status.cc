@@ -15,6 +15,8 @@ absl::Status CheckToken(absl::string_view token) {
   return Error(ErrorCode::kInvalidOption, "the job token must be 1 to 4096 printable ASCII characters without spaces");
 }
 
+std::string NeedsTls() { return "; use TLS, or set trust_network if nobody else can read that network"; }
+
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view peer) {
   switch (status.error_code()) {
     case grpc::StatusCode::OK:

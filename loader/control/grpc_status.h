@@ -22,6 +22,9 @@ std::string AuthorizationValue(absl::string_view token);
 // kInvalidOption unless the token is 1 to 4096 printable ASCII characters without spaces: what metadata can carry.
 absl::Status CheckToken(absl::string_view token);
 
+// What to do where a token would travel in clear; the end of a sentence.
+std::string NeedsTls();
+
 // OK, kUnauthenticated, kPeerLost, kDeadline, kInvalidOption (a message beyond the size limit) or kTransport; `peer`
 // names the other end.
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view peer);
