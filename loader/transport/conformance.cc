@@ -139,7 +139,7 @@ int RunConformance(int argc, char** argv, const ConformanceBackend& backend) {
   if (argc > 1 && std::strcmp(argv[1], kPeerFlag) == 0) return RunPeerProcess(argc, argv, backend);
   testing::InitGoogleMock(&argc, argv);
   std::vector<Case> cases = GeneralCases();
-  for (auto more : {MapCases, MessageCases}) {
+  for (auto more : {MapCases, ReadCases, MessageCases}) {
     for (Case& c : more()) cases.push_back(std::move(c));
   }
   if (backend.across_processes) {
@@ -152,8 +152,10 @@ int RunConformance(int argc, char** argv, const ConformanceBackend& backend) {
   std::set<std::string> unknown = backend.opt_out;
   for (const Case& c : cases) {
     if (unknown.erase(c.name) != 0 || backend.opt_out.count(c.name) != 0) continue;
-    if ((c.needs == Needs::kMap && !capabilities.map) || (c.needs == Needs::kTwoSided && !capabilities.two_sided))
+    if ((c.needs == Needs::kMap && !capabilities.map) || (c.needs == Needs::kRead && !capabilities.read) ||
+        (c.needs == Needs::kTwoSided && !capabilities.two_sided)) {
       continue;
+    }
     testing::RegisterTest("Conformance", c.name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
                           [&backend, c]() -> testing::Test* { return new ConformanceTest(backend, c); });
   }

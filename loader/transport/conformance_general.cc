@@ -13,6 +13,7 @@ void CapabilitiesAreConsistent(const NewEndpoint& new_endpoint) {
   auto endpoint = new_endpoint();
   const Capabilities& capabilities = endpoint->capabilities();
   EXPECT_EQ(capabilities.map, capabilities.map_reason.empty()) << capabilities.map_reason;
+  EXPECT_EQ(capabilities.read, capabilities.read_reason.empty()) << capabilities.read_reason;
   EXPECT_EQ(capabilities.two_sided, capabilities.max_message_bytes > 0);
   EXPECT_EQ(capabilities.two_sided, capabilities.tag_bits >= 32);
   EXPECT_EQ(endpoint->address(), endpoint->address());
@@ -83,6 +84,8 @@ void UnknownPeersAreRefused(const NewEndpoint& new_endpoint) {
   EXPECT_THAT(endpoint->Send(77, 1, buffer).status(), HasErrorCode(ErrorCode::kTransport));
   EXPECT_THAT(endpoint->Receive(77, 1, absl::MakeSpan(buffer)).status(), HasErrorCode(ErrorCode::kTransport));
   EXPECT_THAT(endpoint->Map(77, "0123456789abcdef", Soon()).status(), HasErrorCode(ErrorCode::kTransport));
+  EXPECT_THAT(endpoint->CheckRead(77), HasErrorCode(ErrorCode::kTransport));
+  EXPECT_THAT(endpoint->OpenRemote(77, "0123456789abcdef", Soon()).status(), HasErrorCode(ErrorCode::kTransport));
   endpoint->Disconnect(77);
 }
 
@@ -92,6 +95,13 @@ void WhatIsNotOfferedIsRefused(const NewEndpoint& new_endpoint) {
   if (!pair.a->capabilities().two_sided) {
     EXPECT_THAT(pair.a->Send(pair.a_to_b, 1, buffer).status(), HasErrorCode(ErrorCode::kTransport));
     EXPECT_THAT(pair.a->Receive(pair.a_to_b, 1, absl::MakeSpan(buffer)).status(), HasErrorCode(ErrorCode::kTransport));
+  }
+  if (const Capabilities& capabilities = pair.a->capabilities(); !capabilities.read) {
+    for (const absl::Status& status : {pair.a->Register(buffer).status(), pair.a->CheckRead(pair.a_to_b),
+                                       pair.a->OpenRemote(pair.a_to_b, "key", Soon()).status()}) {
+      EXPECT_THAT(status, HasErrorCode(ErrorCode::kTransport));
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr(capabilities.read_reason));
+    }
   }
   if (!pair.a->capabilities().map) {
     EXPECT_THAT(pair.a->Map(pair.a_to_b, "key", Soon()).status(), HasErrorCode(ErrorCode::kTransport));
@@ -114,7 +124,8 @@ void AbortEndsLaterCalls(const NewEndpoint& new_endpoint) {
   std::byte buffer[8] = {};
   for (const absl::Status& status :
        {pair.a->Connect(new_endpoint()->address(), Soon()).status(),
-        pair.a->Map(pair.a_to_b, (*region)->key(), Soon()).status(), pair.a->Send(pair.a_to_b, 1, buffer).status(),
+        pair.a->Map(pair.a_to_b, (*region)->key(), Soon()).status(), pair.a->Register(buffer).status(),
+        pair.a->OpenRemote(pair.a_to_b, "key", Soon()).status(), pair.a->Send(pair.a_to_b, 1, buffer).status(),
         pair.a->Receive(pair.a_to_b, 1, absl::MakeSpan(buffer)).status()}) {
     if (HasCode(status, ErrorCode::kTransport)) continue;  // what is not offered at all
     EXPECT_THAT(status, HasErrorCode(ErrorCode::kAborted));

@@ -21,7 +21,7 @@
 
 namespace headrace::conformance {
 
-enum class Needs { kNothing, kMap, kTwoSided };
+enum class Needs { kNothing, kMap, kRead, kTwoSided };
 
 struct Case {
   std::string name;
@@ -31,6 +31,7 @@ struct Case {
 
 std::vector<Case> GeneralCases();
 std::vector<Case> MapCases();
+std::vector<Case> ReadCases();
 std::vector<Case> MessageCases();
 std::vector<Case> ProcessCases();
 

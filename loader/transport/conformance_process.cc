@@ -4,13 +4,16 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -103,11 +106,20 @@ class PeerProcess {
 std::string Hex(const std::string& bytes) { return bytes.empty() ? "-" : absl::BytesToHexString(bytes); }
 std::string Unhex(const std::string& hex) { return hex == "-" ? "" : absl::HexStringToBytes(hex); }
 
-// The child. "region BYTES SEED" -> key; "connect ADDRESS" -> "connected"; "send COUNT BYTES SEED": sends messages of
-// the tags 0 to COUNT - 1, polls until all completed -> "sent"; "quit". It polls while it waits for a command.
+// The child. Commands and its answers:
+//   region BYTES SEED      the key of a region with the pattern
+//   register BYTES SEED    the key of registered memory with the pattern
+//   revoke                 "revoked": all registrations
+//   unmap                  "unmapped": all memory that was registered, and stays so
+//   connect ADDRESS        "connected"
+//   send COUNT BYTES SEED  "sent": messages of the tags 0 to COUNT - 1 completed
+//   quit
+// It polls while it waits for a command.
 struct Child {
   std::unique_ptr<Transport> endpoint;
   std::vector<std::unique_ptr<Region>> regions;
+  std::vector<std::unique_ptr<Registration>> registrations;
+  std::vector<absl::Span<std::byte>> memory;
   PeerId peer = 0;
   std::string failure;
 
@@ -120,6 +132,21 @@ struct Child {
       std::copy(pattern.begin(), pattern.end(), (*region)->bytes().begin());
       WriteLine(1, Hex((*region)->key()));
       regions.push_back(*std::move(region));
+    } else if (words[0] == "register" && absl::SimpleAtoi(words[1], &bytes) && absl::SimpleAtoi(words[2], &seed)) {
+      void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      memory.push_back({static_cast<std::byte*>(data), static_cast<size_t>(bytes)});
+      const Bytes pattern = Pattern(bytes, seed);
+      std::copy(pattern.begin(), pattern.end(), memory.back().begin());
+      auto registration = endpoint->Register(memory.back());
+      if (!registration.ok()) return Fail(registration.status());
+      WriteLine(1, Hex((*registration)->key()));
+      registrations.push_back(*std::move(registration));
+    } else if (words[0] == "revoke") {
+      registrations.clear();
+      WriteLine(1, "revoked");
+    } else if (words[0] == "unmap") {
+      for (absl::Span<std::byte> bytes : memory) munmap(bytes.data(), bytes.size());
+      WriteLine(1, "unmapped");
     } else if (words[0] == "connect") {
       auto connected = endpoint->Connect(Unhex(words[1]), Soon());
       if (!connected.ok()) return Fail(connected.status());
@@ -261,6 +288,78 @@ void AKilledSenderIsLost(const NewEndpoint& new_endpoint) {
   }
 }
 
+// A process with registered memory, opened at an endpoint of ours.
+struct ReadingProcess {
+  ReadingProcess(const NewEndpoint& new_endpoint, size_t size)
+      : endpoint(new_endpoint()), pattern(Pattern(size, TestSeed() % 1000)) {
+    peer = ConnectTo(*endpoint, owner.Read());
+    key = Unhex(owner.Ask(absl::StrCat("register ", size, " ", TestSeed() % 1000)));
+    auto opened = endpoint->OpenRemote(peer, key, Soon());
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    remote = *std::move(opened);
+  }
+
+  absl::Status ReadAll(Bytes* got) {
+    got->assign(pattern.size(), std::byte{0xEE});
+    const ReadRange all{0, static_cast<int64_t>(got->size())};
+    return remote->Read({&all, 1}, got->data(), Soon());
+  }
+
+  std::unique_ptr<Transport> endpoint;
+  PeerProcess owner{"run"};
+  const Bytes pattern;
+  PeerId peer = 0;
+  std::string key;
+  std::unique_ptr<RemoteMemory> remote;
+};
+
+void ReadsCrossProcesses(const NewEndpoint& new_endpoint) {
+  ReadingProcess process(new_endpoint, 3000001);
+  Bytes got;
+  ASSERT_TRUE(process.ReadAll(&got).ok());
+  EXPECT_TRUE(got == process.pattern);
+  EXPECT_EQ(process.owner.Ask("revoke"), "revoked");
+  EXPECT_THAT(process.ReadAll(&got), HasErrorCode(ErrorCode::kTransport));
+  EXPECT_EQ(process.owner.Finish(), 0);
+  EXPECT_THAT(process.ReadAll(&got), HasErrorCode(ErrorCode::kPeerLost));
+}
+
+void UnmappedMemoryIsRefused(const NewEndpoint& new_endpoint) {
+  ReadingProcess process(new_endpoint, 3000001);
+  Bytes got;
+  ASSERT_TRUE(process.ReadAll(&got).ok());
+  EXPECT_EQ(process.owner.Ask("unmap"), "unmapped");
+  EXPECT_THAT(process.ReadAll(&got), HasErrorCode(ErrorCode::kTransport));
+  EXPECT_EQ(process.owner.Finish(), 0);
+}
+
+// Kills the owner while it is being read, at a random moment.
+void AKilledOwnerIsLost(const NewEndpoint& new_endpoint) {
+  std::mt19937_64 random(TestSeed());
+  for (int round = 0; round < Share(20); ++round) {
+    ReadingProcess process(new_endpoint, 1 + random() % (8 << 20));
+    std::atomic<int> reads{0};
+    const int before = random() % 20;
+    std::thread killer([&] {
+      while (reads < before) std::this_thread::yield();
+      process.owner.Kill();
+    });
+    Bytes got;
+    absl::Status status;
+    while (true) {
+      status = process.ReadAll(&got);
+      ++reads;
+      if (!status.ok()) break;
+      ASSERT_TRUE(got == process.pattern);
+    }
+    killer.join();
+    EXPECT_THAT(status, HasErrorCode(ErrorCode::kPeerLost)) << "round " << round;
+    EXPECT_THAT(process.ReadAll(&got), HasErrorCode(ErrorCode::kPeerLost));
+    EXPECT_THAT(process.endpoint->OpenRemote(process.peer, process.key, Soon()).status(),
+                HasErrorCode(ErrorCode::kPeerLost));
+  }
+}
+
 }  // namespace
 
 int RunPeerProcess(int, char**, const ConformanceBackend& backend) {
@@ -284,6 +383,9 @@ std::vector<Case> ProcessCases() {
   return {Case{"MappingsSurviveAKilledOwner", Needs::kMap, MappingsSurviveAKilledOwner},
           Case{"ConnectToAKilledProcess", Needs::kNothing, ConnectToAKilledProcess},
           Case{"MessagesCrossProcesses", Needs::kTwoSided, MessagesCrossProcesses},
+          Case{"ReadsCrossProcesses", Needs::kRead, ReadsCrossProcesses},
+          Case{"UnmappedMemoryIsRefused", Needs::kRead, UnmappedMemoryIsRefused},
+          Case{"AKilledOwnerIsLost", Needs::kRead, AKilledOwnerIsLost},
           Case{"AKilledSenderIsLost", Needs::kTwoSided, AKilledSenderIsLost}};
 }
 

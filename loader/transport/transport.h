@@ -7,16 +7,21 @@
 // allowed to travel, and when, is decided above it (loader/executor, loader/session). Every backend passes the
 // conformance suite in conformance.h; transport/memory is the shortest reading of the contract.
 //
-// Two ways to move bytes; capabilities() says which an endpoint offers:
+// Three ways to move bytes; capabilities() says which an endpoint offers:
 //   map        the owner allocates a *region*, exports its key, and a peer maps it read-only into its own address
 //              space: one strided copy then reads the peer's memory and writes the destination.
+//   read       the owner *registers* memory that it has already, and a peer reads ranges of it into a buffer of its own
+//              while the owner does something else.
 //   two-sided  Send and Receive of contiguous messages matched by (peer, tag), each at most max_message_bytes.
 //
 // Connections: both ends of a pair Connect to each other's address before they exchange messages; either may be
 // first. A message that arrives before its Receive was posted waits for it.
-// Threads: an endpoint is used by one thread at a time. A mapped region may be read by any thread while it is held.
+// Threads: an endpoint is used by one thread at a time, and what it opened of its peers' registered memory by that
+// thread too. A mapped region may be read by any thread while it is held. Regions and registrations may be destroyed by
+// any thread.
 // Lifetime: buffers given to Send and Receive stay valid and untouched until their completion was polled, or the
-// endpoint was destroyed. Regions and mappings unmap when destroyed and may outlive the endpoint.
+// endpoint was destroyed. Regions and mappings unmap when destroyed and may outlive the endpoint. Registrations and
+// remote memory may outlive it too, but nothing can be read through them afterwards.
 // Deadlines: no call blocks longer than the deadline or duration it was given. Destroying an endpoint may take up to
 // half a second, in which messages whose Send has completed are still handed to the network.
 
@@ -36,9 +41,11 @@ namespace headrace {
 
 struct Capabilities {
   bool map = false;
+  bool read = false;  // of some peers at least: ask CheckRead about one
   bool two_sided = false;
-  // Why `map` is false, for the plan's reasons; empty when it is true.
+  // Why `map` or `read` is false, for the plan's reasons; empty when it is true.
   std::string map_reason;
+  std::string read_reason;
   // The largest message of Send and Receive.
   int64_t max_message_bytes = 0;
   // Tags of Send and Receive are below 2^tag_bits; 0 without two_sided, otherwise at least 32.
@@ -62,6 +69,39 @@ class Mapping {
  public:
   virtual ~Mapping() = default;
   virtual absl::Span<const std::byte> bytes() const = 0;
+};
+
+// Leave to read memory of this process, which stays its owner's. Destroying it revokes the leave; it waits for no
+// reader.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+  // What a peer needs to open this memory; a secret like a region's key.
+  virtual std::string key() const = 0;
+};
+
+struct ReadRange {
+  int64_t offset = 0;  // from the first registered byte
+  int64_t bytes = 0;   // 0 or more
+};
+
+// kOutOfBounds unless all ranges lie in `bytes` registered bytes; for backends.
+absl::Status CheckRanges(absl::Span<const ReadRange> ranges, int64_t bytes);
+
+// Memory that a peer registered.
+class RemoteMemory {
+ public:
+  virtual ~RemoteMemory() = default;
+  // Of the registered memory, as its owner said.
+  virtual int64_t bytes() const = 0;
+
+  // Writes the ranges' bytes to `out`, one range behind the other; ranges may overlap and be in any order. OK: every
+  // byte was read while the registration stood. What the owner wrote meanwhile may be half there: stamps and sums find
+  // that out. On an error `out` may hold anything.
+  // kOutOfBounds: a range leaves the registered memory; nothing was read. kTransport: the registration was revoked, the
+  // owner unmapped the memory, or the peer was disconnected. kPeerLost: the owner's process or endpoint is gone.
+  // kDeadline: asked between pieces of about a megabyte. kAborted after Abort.
+  virtual absl::Status Read(absl::Span<const ReadRange> ranges, std::byte* out, absl::Time deadline) = 0;
 };
 
 using PeerId = uint32_t;
@@ -98,6 +138,19 @@ class Transport {
   // Maps a region of `peer` by its key. kTransport: not a key of that peer, or no `map` here;
   // kPeerLost: the owner is gone; kDeadline.
   virtual absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) = 0;
+
+  // Lets peers read `memory`, which must stay mapped until the registration was destroyed; it may be written at any
+  // time. kInvalidOption: no bytes. kTransport: no `read` here.
+  virtual absl::StatusOr<std::unique_ptr<Registration>> Register(absl::Span<const std::byte> memory);
+
+  // Whether memory that `peer` registers can be read from here; found out when it was connected. kTransport: says why
+  // not (another PID namespace, a kernel that forbids it, no `read` at all, an unknown peer). Never blocks.
+  virtual absl::Status CheckRead(PeerId peer) const;
+
+  // Opens memory of `peer` by its registration's key. kTransport: not such a key of that peer, or CheckRead's error;
+  // kPeerLost: the owner is gone; kDeadline; kAborted.
+  virtual absl::StatusOr<std::unique_ptr<RemoteMemory>> OpenRemote(PeerId peer, absl::string_view key,
+                                                                   absl::Time deadline);
 
   // Posts a message of 0 to max_message_bytes to / from a peer. Sends and receives match by (sender, tag) in posting
   // order. A receive's size must equal the message's: otherwise it completes with kTransport and its buffer may hold

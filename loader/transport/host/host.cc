@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "loader/transport/host/region.h"
+#include "loader/transport/host/remote.h"
 #include "loader/transport/host/server.h"
 #include "loader/transport/host/wire.h"
 #include "planner/status.h"
@@ -38,6 +39,7 @@ absl::StatusOr<int> MillisecondsLeft(absl::Time deadline, absl::string_view what
 struct Peer {
   std::string address;
   Descriptor socket;
+  std::shared_ptr<host::Owner> owner;
   uint64_t last_sequence = 0;
 };
 
@@ -65,6 +67,17 @@ class HostTransport : public Transport {
   HostTransport(std::string address, std::shared_ptr<host::RegionTable> table, std::unique_ptr<host::Server> server)
       : address_(std::move(address)), table_(std::move(table)), server_(std::move(server)) {
     capabilities_.map = true;
+    capabilities_.read_reason = host::WhyNothingCanBeRead();
+    capabilities_.read = capabilities_.read_reason.empty();
+  }
+
+  ~HostTransport() override {
+    const absl::Status gone = Error(ErrorCode::kTransport, "read: the endpoint was destroyed");
+    for (auto& [id, peer] : peers_) peer.owner->ended.Update(gone);
+    server_.reset();  // it must not hand out stamps that were wiped
+    std::lock_guard<std::mutex> lock(table_->mutex);
+    table_->identity.Wipe();
+    for (auto& [key, registered] : table_->registrations) registered.stamp->Wipe();
   }
 
   absl::string_view name() const override { return "host"; }
@@ -96,33 +109,50 @@ class HostTransport : public Transport {
     Descriptor none;
     HR_RETURN_IF_ERROR(ReceiveBefore(socket.get(), deadline, "connect", &reply, &none));
     if (reply.protocol != host::kProtocol) return Error(ErrorCode::kTransport, "connect: another protocol");
-    peers_[next_peer_] = {std::string(address), std::move(socket)};
+    auto owner = host::ProbeOwner(host::PeerProcess(socket.get()), reply.identity);
+    peers_[next_peer_] = {std::string(address), std::move(socket), std::move(owner)};
     return next_peer_++;
   }
 
-  void Disconnect(PeerId peer) override { peers_.erase(peer); }
+  void Disconnect(PeerId id) override {
+    auto peer = peers_.find(id);
+    if (peer == peers_.end()) return;
+    peer->second.owner->ended.Update(
+        Error(ErrorCode::kTransport, absl::StrCat("read: peer ", id, " was disconnected")));
+    peers_.erase(peer);
+  }
 
   absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId id, absl::string_view key, absl::Time deadline) override {
-    HR_RETURN_IF_ERROR(aborted_);
-    auto it = peers_.find(id);
-    if (it == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat("map: no peer ", id, " here"));
-    Peer& peer = it->second;
-    host::MapRequest request{++peer.last_sequence, {}};
-    const std::string not_a_key = absl::StrCat("map: not the key of a region of peer ", id);
-    if (key.size() != request.key.size()) return Error(ErrorCode::kTransport, not_a_key);
-    std::memcpy(request.key.data(), key.data(), key.size());
-    if (!host::SendPacket(peer.socket.get(), &request, sizeof request, -1)) {
-      return Error(ErrorCode::kPeerLost, absl::StrCat("map: the connection to peer ", id, ": ", strerror(errno)));
-    }
-    host::MapReply reply{};
+    HR_ASSIGN_OR_RETURN(Peer * peer, Find(id, "map"));
     Descriptor fd;
-    do {
-      fd.Reset();
-      HR_RETURN_IF_ERROR(ReceiveBefore(peer.socket.get(), deadline, "map", &reply, &fd));
-    } while (reply.sequence != request.sequence);
-    if (!reply.found) return Error(ErrorCode::kTransport, not_a_key);
+    HR_ASSIGN_OR_RETURN(const host::Reply reply, Ask(peer, host::kMap, key, deadline, "map", &fd));
+    if (!reply.found) return NotAKey("map", id);
     if (fd.get() < 0) return Error(ErrorCode::kTransport, "map: no descriptor arrived (descriptor limit reached?)");
     return host::MapSealed(std::move(fd), reply.bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<Registration>> Register(absl::Span<const std::byte> memory) override {
+    if (!capabilities_.read) return Transport::Register(memory);
+    HR_RETURN_IF_ERROR(aborted_);
+    if (memory.empty()) return Error(ErrorCode::kInvalidOption, "register: there are no bytes");
+    return host::RegisterMemory(table_, memory);
+  }
+
+  absl::Status CheckRead(PeerId id) const override {
+    if (!capabilities_.read) return Transport::CheckRead(id);
+    auto peer = peers_.find(id);
+    if (peer == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat("read: no peer ", id, " here"));
+    return peer->second.owner->readable;
+  }
+
+  absl::StatusOr<std::unique_ptr<RemoteMemory>> OpenRemote(PeerId id, absl::string_view key,
+                                                           absl::Time deadline) override {
+    HR_ASSIGN_OR_RETURN(Peer * peer, Find(id, "open"));
+    HR_RETURN_IF_ERROR(CheckRead(id));
+    Descriptor none;
+    HR_ASSIGN_OR_RETURN(const host::Reply reply, Ask(peer, host::kOpen, key, deadline, "open", &none));
+    if (!reply.found) return NotAKey("open", id);
+    return host::NewRemoteMemory(peer->owner, reply.address, reply.bytes, reply.stamp);
   }
 
   absl::StatusOr<OpId> Send(PeerId, uint64_t, absl::Span<const std::byte>) override { return NoMessages(); }
@@ -133,17 +163,46 @@ class HostTransport : public Transport {
 
   void Abort(const absl::Status& reason) override {
     if (aborted_.ok()) aborted_ = Error(ErrorCode::kAborted, reason.message());
+    for (auto& [id, peer] : peers_) peer.owner->ended.Update(aborted_);
   }
 
  private:
+  absl::StatusOr<Peer*> Find(PeerId id, absl::string_view what) {
+    HR_RETURN_IF_ERROR(aborted_);
+    auto it = peers_.find(id);
+    if (it == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat(what, ": no peer ", id, " here"));
+    return &it->second;
+  }
+
+  // The owner's answer about a key, which is not found when it is none. `attached` takes its descriptor.
+  static absl::StatusOr<host::Reply> Ask(Peer* peer, host::RequestKind kind, absl::string_view key, absl::Time deadline,
+                                         absl::string_view what, Descriptor* attached) {
+    host::Request request{++peer->last_sequence, kind, {}};
+    if (key.size() != request.key.size()) return host::Reply{};
+    std::memcpy(request.key.data(), key.data(), key.size());
+    if (!host::SendPacket(peer->socket.get(), &request, sizeof request, -1)) {
+      return Error(ErrorCode::kPeerLost, absl::StrCat(what, ": the connection to the owner: ", strerror(errno)));
+    }
+    host::Reply reply{};
+    do {
+      attached->Reset();
+      HR_RETURN_IF_ERROR(ReceiveBefore(peer->socket.get(), deadline, what, &reply, attached));
+    } while (reply.sequence != request.sequence);
+    return reply;
+  }
+
+  static absl::Status NotAKey(absl::string_view what, PeerId id) {
+    return Error(ErrorCode::kTransport, absl::StrCat(what, ": not a key of peer ", id));
+  }
+
   absl::Status NoMessages() const {
     HR_RETURN_IF_ERROR(aborted_);
-    return Error(ErrorCode::kTransport, "the host transport maps regions; it has no messages");
+    return Error(ErrorCode::kTransport, "the host transport maps and reads memory; it has no messages");
   }
 
   const std::string address_;
   const std::shared_ptr<host::RegionTable> table_;
-  const std::unique_ptr<host::Server> server_;
+  std::unique_ptr<host::Server> server_;
   Capabilities capabilities_;
   absl::Status aborted_;
   std::map<PeerId, Peer> peers_;
@@ -158,6 +217,7 @@ absl::StatusOr<std::unique_ptr<Transport>> NewHostTransport() {
   HR_RETURN_IF_ERROR(host::FillRandom(name.data(), name.size()));
   HR_RETURN_IF_ERROR(host::FillRandom(cookie.data(), cookie.size()));
   auto table = std::make_shared<host::RegionTable>();
+  HR_RETURN_IF_ERROR(table->identity.Set());
   HR_ASSIGN_OR_RETURN(std::unique_ptr<host::Server> server, host::Server::Start(name, cookie, table));
   return std::make_unique<HostTransport>(host::FormatAddress(name, cookie), std::move(table), std::move(server));
 }

@@ -1,23 +1,30 @@
 #include "loader/transport/host/host.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/transport/conformance.h"
 #include "loader/transport/host/region.h"
+#include "loader/transport/host/remote.h"
 #include "loader/transport/host/server.h"
 #include "loader/transport/host/wire.h"
 #include "planner/status.h"
@@ -82,7 +89,7 @@ TEST(Host, NothingIsSaidWithoutTheCookie) {
     EXPECT_EQ(Answer(socket), 0) << i;
   }
   Descriptor socket = Dial(*owner, &cookie);
-  const host::MapRequest request{};
+  const host::Request request{};
   ASSERT_TRUE(host::SendPacket(socket.get(), &request, sizeof request, -1));
   EXPECT_EQ(Answer(socket), 0) << "a request before the cookie";
 }
@@ -177,6 +184,99 @@ TEST(Host, OtherUsersAreRefused) {
   EXPECT_EQ(result, 0);
 }
 
+TEST(Host, WhoCannotReadTheOwnerSaysWhyAndMapsAllTheSame) {
+  auto owner = NewHostTransport().value();
+  auto region = owner->AllocateRegion(10).value();
+  // Without this a reader of another namespace and without capabilities could still have the right.
+  ASSERT_EQ(prctl(PR_SET_DUMPABLE, 0), 0);
+  for (const std::string flag : {"--without-capabilities", "--other-pid-namespace"}) {
+    SCOPED_TRACE(flag);
+    const int result = RunAgain({flag, owner->address(), absl::BytesToHexString(region->key())});
+    if (result != kCannotTest) {
+      EXPECT_EQ(result, 0);
+    }
+  }
+  ASSERT_EQ(prctl(PR_SET_DUMPABLE, 1), 0);
+}
+
+TEST(Host, AProcessWithoutTheStampsIsNotTheOwner) {
+  host::StampMemory identity, stamp, other;
+  ASSERT_TRUE(identity.Set().ok() && stamp.Set().ok() && other.Set().ok());
+  const std::byte memory[10] = {std::byte{1}, std::byte{2}};
+  const auto read = [&](pid_t pid, const host::Stamp& identity, const host::Stamp& stamp) {
+    auto owner = std::make_shared<host::Owner>();
+    owner->pid = pid;
+    owner->identity = identity;
+    auto remote = host::NewRemoteMemory(owner, reinterpret_cast<uint64_t>(memory), sizeof memory, stamp);
+    EXPECT_TRUE(remote.ok()) << remote.status();
+    std::byte out[2] = {};
+    const ReadRange range{0, 2};
+    return (*remote)->Read({&range, 1}, out, Soon());
+  };
+  const auto wrong = [&](const host::StampMemory& at) { return host::Stamp{at.stamp().address, other.stamp().value}; };
+  EXPECT_TRUE(read(getpid(), identity.stamp(), stamp.stamp()).ok());
+  // Another process that got the number, or another program in the same process.
+  EXPECT_TRUE(HasCode(read(getpid(), wrong(identity), wrong(stamp)), ErrorCode::kPeerLost));
+  EXPECT_TRUE(HasCode(read(getpid(), {8, identity.stamp().value}, {8, stamp.stamp().value}), ErrorCode::kPeerLost));
+  // The owner itself, which revoked.
+  EXPECT_TRUE(HasCode(read(getpid(), identity.stamp(), wrong(stamp)), ErrorCode::kTransport));
+  EXPECT_TRUE(HasCode(read(getpid(), identity.stamp(), {8, stamp.stamp().value}), ErrorCode::kTransport));
+  const host::Stamp revoked = stamp.stamp();
+  stamp.Wipe();
+  EXPECT_TRUE(HasCode(read(getpid(), identity.stamp(), revoked), ErrorCode::kTransport));
+  EXPECT_TRUE(HasCode(read(INT32_MAX, identity.stamp(), revoked), ErrorCode::kPeerLost));
+
+  EXPECT_TRUE(host::ProbeOwner(getpid(), identity.stamp())->readable.ok());
+  for (const auto& [pid, at, why] : {std::tuple(pid_t{0}, identity.stamp(), "PID namespace"),
+                                     std::tuple(getpid(), wrong(identity), "not the owner's"),
+                                     std::tuple(getpid(), host::Stamp{8, {}}, "not the owner's"),
+                                     std::tuple(pid_t{INT32_MAX}, identity.stamp(), "the owner ended")}) {
+    const absl::Status status = host::ProbeOwner(pid, at)->readable;
+    EXPECT_TRUE(HasCode(status, ErrorCode::kTransport)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+}
+
+TEST(Host, RemoteMemoryMustBeARangeOfAddresses) {
+  for (const auto& [address, bytes] : {std::pair<uint64_t, uint64_t>{4096, 0},
+                                       {4096, ~uint64_t{0}},
+                                       {~uint64_t{0} - 9, 11},
+                                       {4096, uint64_t{1} << 63}}) {
+    EXPECT_TRUE(HasCode(host::NewRemoteMemory(std::make_shared<host::Owner>(), address, bytes, {}).status(),
+                        ErrorCode::kTransport))
+        << bytes;
+  }
+}
+
+// In a process that may not read the owner's memory.
+int TestCannotRead(const std::string& address, const std::string& key, const std::string& why) {
+  auto reader = NewHostTransport().value();
+  auto peer = reader->Connect(address, Soon());
+  EXPECT_TRUE(peer.ok()) << peer.status();
+  const absl::Status status = reader->CheckRead(*peer);
+  EXPECT_TRUE(HasCode(status, ErrorCode::kTransport)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  EXPECT_EQ(reader->OpenRemote(*peer, "0123456789abcdef", Soon()).status(), status);
+  EXPECT_TRUE(reader->Map(*peer, absl::HexStringToBytes(key), Soon()).ok());
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
+int TestWithoutCapabilities(const std::string& address, const std::string& key) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  const __user_cap_data_struct none[2] = {};
+  if (syscall(SYS_capset, &header, none) != 0) return kCannotTest;
+  return TestCannotRead(address, key, "the kernel does not let this process read the memory of process");
+}
+
+int TestOtherPidNamespace(const std::string& address, const std::string& key) {
+  if (unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) return kCannotTest;
+  const pid_t pid = fork();
+  if (pid == 0) _exit(TestCannotRead(address, key, "not visible in this PID namespace"));
+  int status;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
 // In a process of its own: limits stay.
 int TestLimits() {
   auto owner = NewHostTransport().value();
@@ -230,6 +330,8 @@ int main(int argc, char** argv) {
   const std::string flag = argc > 1 ? argv[1] : "";
   if (flag == "--limits") return headrace::TestLimits();
   if (flag == "--other-user") return headrace::TestOtherUser(argv[2]);
+  if (flag == "--without-capabilities") return headrace::TestWithoutCapabilities(argv[2], argv[3]);
+  if (flag == "--other-pid-namespace") return headrace::TestOtherPidNamespace(argv[2], argv[3]);
   if (flag == "--count-descriptors") return headrace::CountDescriptors();
   return headrace::RunConformance(argc, argv,
                                   {"host", [] { return [] { return headrace::NewHostTransport().value(); }; }, true});

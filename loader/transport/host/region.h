@@ -9,19 +9,27 @@
 #include <mutex>
 
 #include "absl/status/statusor.h"
+#include "loader/transport/host/stamp.h"
 #include "loader/transport/host/wire.h"
 #include "loader/transport/transport.h"
 
 namespace headrace::host {
 
-// The regions of one endpoint. Shared with them, since they may outlive it.
+// The regions and registrations of one endpoint. Shared with them, since they may outlive it.
 struct RegionTable {
   struct Entry {
     int fd;  // owned by the region, which leaves the table before it closes it
     uint64_t bytes;
   };
+  struct Registered {
+    const std::byte* data;
+    uint64_t bytes;
+    StampMemory* stamp;  // owned by the registration, which leaves the table before it frees it
+  };
   std::mutex mutex;
   std::map<Key, Entry> regions;
+  std::map<Key, Registered> registrations;
+  StampMemory identity;
 };
 
 // A memfd of `bytes`, committed (fallocate), mapped writable here, then sealed: SHRINK and GROW, so that no access of a

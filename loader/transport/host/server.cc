@@ -79,7 +79,7 @@ bool Server::Accept() {
 
 bool Server::Serve(Client& client) {
   char packet[sizeof(Hello) + 1];
-  static_assert(sizeof(MapRequest) < sizeof(Hello));
+  static_assert(sizeof(Request) < sizeof(Hello));
   const ssize_t size = recv(client.socket.get(), packet, sizeof packet, 0);
   if (size < 0) return errno == EAGAIN || errno == EINTR;
   if (!client.authenticated) {
@@ -88,18 +88,34 @@ bool Server::Serve(Client& client) {
     std::memcpy(&hello, packet, sizeof hello);
     if (!EqualInConstantTime(hello.cookie, cookie_) || hello.protocol != kProtocol) return false;
     client.authenticated = true;
-    const HelloReply reply{kProtocol};
+    const HelloReply reply{kProtocol, table_->identity.stamp()};
     return SendPacket(client.socket.get(), &reply, sizeof reply, -1);
   }
-  MapRequest request;
+  Request request;
   if (size != sizeof request) return false;
   std::memcpy(&request, packet, sizeof request);
   // The lock keeps the descriptor open while it is sent; the send does not block.
   std::lock_guard<std::mutex> lock(table_->mutex);
-  auto region = table_->regions.find(request.key);
-  const bool found = region != table_->regions.end();
-  const MapReply reply{request.sequence, found, found ? region->second.bytes : 0};
-  return SendPacket(client.socket.get(), &reply, sizeof reply, found ? region->second.fd : -1);
+  Reply reply{};
+  reply.sequence = request.sequence;
+  int attached = -1;
+  if (request.kind == kMap) {
+    if (auto region = table_->regions.find(request.key); region != table_->regions.end()) {
+      reply.found = 1;
+      reply.bytes = region->second.bytes;
+      attached = region->second.fd;
+    }
+  } else if (request.kind == kOpen) {
+    if (auto memory = table_->registrations.find(request.key); memory != table_->registrations.end()) {
+      reply.found = 1;
+      reply.bytes = memory->second.bytes;
+      reply.address = reinterpret_cast<uint64_t>(memory->second.data);
+      reply.stamp = memory->second.stamp->stamp();
+    }
+  } else {
+    return false;
+  }
+  return SendPacket(client.socket.get(), &reply, sizeof reply, attached);
 }
 
 }  // namespace headrace::host

@@ -1,7 +1,8 @@
 #ifndef HEADRACE_LOADER_TRANSPORT_HOST_SERVER_H_
 #define HEADRACE_LOADER_TRANSPORT_HOST_SERVER_H_
 
-// The owner's side of the protocol in wire.h: one thread that hands out region descriptors.
+// The owner's side of the protocol in wire.h: one thread that hands out region descriptors and the places of
+// registered memory.
 
 #include <memory>
 #include <thread>

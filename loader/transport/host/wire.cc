@@ -132,6 +132,12 @@ bool PeerIsSameUser(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+pid_t PeerProcess(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 bool SendPacket(int socket, const void* packet, size_t size, int attached) {
   iovec data{const_cast<void*>(packet), size};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};

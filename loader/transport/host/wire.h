@@ -6,9 +6,9 @@
 //
 //   connector -> owner  Hello        or the connection is closed without a word
 //   owner -> connector  HelloReply
-//   connector -> owner  MapRequest   any number of times, one at a time
-//   owner -> connector  MapReply     with the descriptor attached when `found`; a reply whose request was given up at
-//                                    its deadline is known by its sequence
+//   connector -> owner  Request      any number of times, one at a time
+//   owner -> connector  Reply        to kMap with the descriptor attached when `found`; a reply whose request was given
+//                                    up at its deadline is known by its sequence
 //
 // The owner's death ends the connection.
 
@@ -25,7 +25,7 @@
 
 namespace headrace::host {
 
-inline constexpr uint64_t kProtocol = 0x31545348'52444548;  // "HEDRHST1"
+inline constexpr uint64_t kProtocol = 0x32545348'52444548;  // "HEDRHST2"
 
 using Name = std::array<unsigned char, 16>;
 using Cookie = std::array<unsigned char, 32>;
@@ -35,17 +35,28 @@ struct Hello {
   uint64_t protocol;
   Cookie cookie;
 };
+// A random number in the owner's memory, which shows who reads it that this process is still that owner.
+struct Stamp {
+  uint64_t address;
+  Key value;
+};
 struct HelloReply {
   uint64_t protocol;
+  Stamp identity;  // stands while the endpoint lives
 };
-struct MapRequest {
+enum RequestKind : uint64_t { kMap = 0, kOpen = 1 };
+struct Request {
   uint64_t sequence;
+  uint64_t kind;  // a RequestKind
   Key key;
 };
-struct MapReply {
+struct Reply {
   uint64_t sequence;
   uint64_t found;  // 0 or 1
   uint64_t bytes;
+  // Of registered memory: where it begins in the owner, and a stamp that stands while it is registered.
+  uint64_t address;
+  Stamp stamp;
 };
 
 // A descriptor that closes itself; -1 is none.
@@ -82,6 +93,9 @@ absl::StatusOr<Descriptor> ConnectTo(const Name& name, int timeout_ms);
 
 // The peer process runs under this process's effective user id.
 bool PeerIsSameUser(int socket);
+// The process at the other end (of a connector's socket: the one that listened) as this PID namespace numbers it; 0
+// when it is not visible here.
+pid_t PeerProcess(int socket);
 
 // Sends one packet, with a descriptor unless `attached` is -1. False with errno set.
 bool SendPacket(int socket, const void* packet, size_t size, int attached);

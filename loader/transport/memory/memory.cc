@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "loader/transport/anonymous_memory.h"
 #include "planner/status.h"
 
@@ -61,6 +62,10 @@ struct MemoryFabric::State {
     EndpointId owner;
     std::shared_ptr<AnonymousMemory> memory;
   };
+  struct Registered {
+    EndpointId owner;
+    absl::Span<const std::byte> memory;
+  };
 
   std::mutex mutex;  // guards everything below
   MemoryOptions options;
@@ -69,12 +74,22 @@ struct MemoryFabric::State {
   uint64_t next_id = 1;
   std::map<EndpointId, std::unique_ptr<Endpoint>> endpoints;  // the living ones, and those that were cut
   std::map<std::string, SharedRegion> regions;
+  std::map<std::string, Registered> registrations;
   std::map<ChannelKey, Channel> channels;
   std::set<ChannelKey> delayed;  // channels whose first send has not arrived yet
 
-  bool Alive(EndpointId id) {
+  bool Alive(EndpointId id) const {
     auto it = endpoints.find(id);
     return it != endpoints.end() && !HasCode(it->second->ended, ErrorCode::kPeerLost);
+  }
+
+  // The endpoint behind a peer of `self`, when it can be used.
+  absl::StatusOr<EndpointId> Reach(const Endpoint& self, PeerId peer) const {
+    HR_RETURN_IF_ERROR(self.ended);
+    auto it = self.peers.find(peer);
+    if (it == self.peers.end()) return Error(ErrorCode::kTransport, absl::StrCat("no peer ", peer, " here"));
+    if (!Alive(it->second)) return Error(ErrorCode::kPeerLost, absl::StrCat("peer ", peer, " is dead"));
+    return it->second;
   }
 
   bool Happens(double probability) { return std::uniform_real_distribution<double>(0, 1)(random) < probability; }
@@ -185,6 +200,58 @@ class MemoryMapping : public Mapping {
   std::shared_ptr<AnonymousMemory> memory_;
 };
 
+class MemoryRegistration : public Registration {
+ public:
+  MemoryRegistration(std::shared_ptr<State> state, std::string key) : state_(std::move(state)), key_(std::move(key)) {}
+  ~MemoryRegistration() override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->registrations.erase(key_);
+  }
+  std::string key() const override { return key_; }
+
+ private:
+  std::shared_ptr<State> state_;
+  std::string key_;
+};
+
+// Reads under the fabric's lock, so that memory is never read after its registration was destroyed.
+class MemoryRemote : public RemoteMemory {
+ public:
+  MemoryRemote(std::shared_ptr<State> state, EndpointId self, PeerId peer, std::string key, int64_t bytes)
+      : state_(std::move(state)), self_(self), peer_(peer), key_(std::move(key)), bytes_(bytes) {}
+
+  int64_t bytes() const override { return bytes_; }
+
+  absl::Status Read(absl::Span<const ReadRange> ranges, std::byte* out, absl::Time deadline) override {
+    HR_RETURN_IF_ERROR(CheckRanges(ranges, bytes_));
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    auto self = state_->endpoints.find(self_);
+    if (self == state_->endpoints.end()) return Error(ErrorCode::kTransport, "read: the endpoint was destroyed");
+    HR_RETURN_IF_ERROR(state_->Reach(*self->second, peer_).status());
+    if (deadline <= absl::Now()) return Error(ErrorCode::kDeadline, "read: the deadline has passed");
+    auto registered = state_->registrations.find(key_);
+    if (registered == state_->registrations.end()) {
+      return Error(ErrorCode::kTransport, absl::StrCat("read: peer ", peer_, " revoked this memory"));
+    }
+    int64_t total = 0;
+    for (const ReadRange& range : ranges) {
+      if (range.bytes > 0) std::memcpy(out + total, registered->second.memory.data() + range.offset, range.bytes);
+      total += range.bytes;
+    }
+    if (total > 0 && state_->Happens(state_->options.corrupt_probability)) {
+      out[state_->random() % total] ^= std::byte{1} << (state_->random() % 8);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  const EndpointId self_;
+  const PeerId peer_;
+  const std::string key_;
+  const int64_t bytes_;
+};
+
 class MemoryTransport : public Transport {
  public:
   explicit MemoryTransport(std::shared_ptr<State> state) : state_(std::move(state)) {
@@ -192,7 +259,9 @@ class MemoryTransport : public Transport {
     id_ = state_->next_id++;
     self_ = state_->endpoints.emplace(id_, std::make_unique<Endpoint>()).first->second.get();
     capabilities_.map = state_->options.map;
+    capabilities_.read = state_->options.read;
     capabilities_.two_sided = state_->options.two_sided;
+    if (!capabilities_.read) capabilities_.read_reason = "the memory fabric was made without read";
     if (!capabilities_.map) capabilities_.map_reason = "the memory fabric was made without map";
     if (capabilities_.two_sided) {
       capabilities_.max_message_bytes = state_->options.max_message_bytes;
@@ -248,7 +317,7 @@ class MemoryTransport : public Transport {
   absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time) override {
     if (!capabilities_.map) return Error(ErrorCode::kTransport, capabilities_.map_reason);
     std::lock_guard<std::mutex> lock(state_->mutex);
-    HR_ASSIGN_OR_RETURN(EndpointId owner, Reach(peer));
+    HR_ASSIGN_OR_RETURN(EndpointId owner, state_->Reach(*self_, peer));
     auto region = state_->regions.find(std::string(key));
     if (region == state_->regions.end() || region->second.owner != owner) {
       return Error(ErrorCode::kTransport, absl::StrCat("map: not the key of a region of peer ", peer));
@@ -256,9 +325,38 @@ class MemoryTransport : public Transport {
     return std::make_unique<MemoryMapping>(region->second.memory);
   }
 
+  absl::StatusOr<std::unique_ptr<Registration>> Register(absl::Span<const std::byte> memory) override {
+    if (!capabilities_.read) return Transport::Register(memory);
+    if (memory.empty()) return Error(ErrorCode::kInvalidOption, "register: there are no bytes");
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    HR_RETURN_IF_ERROR(self_->ended);
+    const std::string key = absl::StrCat("registration/", state_->next_id++);
+    state_->registrations[key] = {id_, memory};
+    return std::make_unique<MemoryRegistration>(state_, key);
+  }
+
+  absl::Status CheckRead(PeerId peer) const override {
+    if (!capabilities_.read) return Transport::CheckRead(peer);
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (self_->peers.count(peer) == 0) return Error(ErrorCode::kTransport, absl::StrCat("no peer ", peer, " here"));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<RemoteMemory>> OpenRemote(PeerId peer, absl::string_view key,
+                                                           absl::Time deadline) override {
+    if (!capabilities_.read) return Transport::OpenRemote(peer, key, deadline);
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    HR_ASSIGN_OR_RETURN(EndpointId owner, state_->Reach(*self_, peer));
+    auto registered = state_->registrations.find(std::string(key));
+    if (registered == state_->registrations.end() || registered->second.owner != owner) {
+      return Error(ErrorCode::kTransport, absl::StrCat("open: not the key of memory that peer ", peer, " registered"));
+    }
+    return std::make_unique<MemoryRemote>(state_, id_, peer, std::string(key), registered->second.memory.size());
+  }
+
   absl::StatusOr<OpId> Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) override {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    HR_ASSIGN_OR_RETURN(EndpointId receiver, Reach(peer));
+    HR_ASSIGN_OR_RETURN(EndpointId receiver, state_->Reach(*self_, peer));
     const MemoryOptions& faults = state_->options;
     Operation operation{peer, {id_, receiver, tag}, const_cast<std::byte*>(message.data()), message.size()};
     operation.dropped = state_->Happens(faults.drop_probability);
@@ -272,7 +370,7 @@ class MemoryTransport : public Transport {
 
   absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) override {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    HR_ASSIGN_OR_RETURN(EndpointId sender, Reach(peer));
+    HR_ASSIGN_OR_RETURN(EndpointId sender, state_->Reach(*self_, peer));
     return Post({peer, {sender, id_, tag}, message.data(), message.size()}, &Channel::receives);
   }
 
@@ -300,15 +398,6 @@ class MemoryTransport : public Transport {
   }
 
  private:
-  // The endpoint behind `peer`, when it can be used. Needs the lock.
-  absl::StatusOr<EndpointId> Reach(PeerId peer) {
-    HR_RETURN_IF_ERROR(self_->ended);
-    auto it = self_->peers.find(peer);
-    if (it == self_->peers.end()) return Error(ErrorCode::kTransport, absl::StrCat("no peer ", peer, " here"));
-    if (!state_->Alive(it->second)) return Error(ErrorCode::kPeerLost, absl::StrCat("peer ", peer, " is dead"));
-    return it->second;
-  }
-
   absl::StatusOr<OpId> Post(const Operation& operation, std::deque<std::pair<EndpointId, OpId>> Channel::*side) {
     if (!capabilities_.two_sided) return Error(ErrorCode::kTransport, "the memory fabric was made without two_sided");
     if (operation.size > static_cast<uint64_t>(capabilities_.max_message_bytes)) {
@@ -350,6 +439,7 @@ void MemoryFabric::SetFaults(const MemoryOptions& options) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   const MemoryOptions before = std::exchange(state_->options, options);
   state_->options.map = before.map;
+  state_->options.read = before.read;
   state_->options.two_sided = before.two_sided;
   state_->options.max_message_bytes = before.max_message_bytes;
   state_->random.seed(options.seed);

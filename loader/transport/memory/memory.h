@@ -17,6 +17,7 @@ namespace headrace {
 struct MemoryOptions {
   // Capabilities of every endpoint of the fabric.
   bool map = true;
+  bool read = true;
   bool two_sided = true;
   int64_t max_message_bytes = int64_t{4} << 20;
 
@@ -28,7 +29,7 @@ struct MemoryOptions {
   int max_delay_steps = 0;           // 1 to this many steps. A step is a Poll of any endpoint of the fabric
   double drop_probability = 0;       // neither the send nor the receive that it matches completes, until Abort,
                                      // Disconnect or the peer's death
-  double corrupt_probability = 0;    // one bit of the bytes that arrive is flipped
+  double corrupt_probability = 0;    // one bit of the bytes that arrive is flipped; drawn for each Read too
 };
 
 // Shared by the endpoints of one process. Endpoints and the fabric may be used by different threads, each endpoint by
@@ -45,7 +46,8 @@ class MemoryFabric {
   // not (or no longer) in the fabric is left alone.
   void Cut(absl::string_view address);
 
-  // Replaces the faults for the messages sent from now on; `map`, `two_sided` and `max_message_bytes` are not changed.
+  // Replaces the faults for the messages sent from now on; `map`, `read`, `two_sided` and
+  // `max_message_bytes` are not changed.
   void SetFaults(const MemoryOptions& options);
 
   struct State;

@@ -38,6 +38,8 @@ class PrivateRegion : public Region {
 UcxTransport::UcxTransport(const Library* library) : ucx_(library) {
   capabilities_.two_sided = true;
   capabilities_.map_reason = "ucx moves messages between hosts; memory of this host is mapped by the host transport";
+  capabilities_.read_reason =
+      "ucx reads a peer's memory only while its owner makes progress, which a publisher that computes does not";
   capabilities_.max_message_bytes = kMaxMessageBytes;
   capabilities_.tag_bits = kTagBits;
 }
