@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "planner/balance.h"
 #include "planner/coverage.h"
 #include "planner/intersect.h"
@@ -89,6 +90,47 @@ void LowerCell(const TensorSpec& tensor, int tensor_index, const TensorCells& cu
   AppendCopies(std::move(copy), byte_loops, out);
 }
 
+// The axis along which a box is cut into stripes: the outermost one of which a slice is no more than the smallest
+// stripe, so that runs stay long. `unit` elements of the axis are cut off at least.
+struct Slicing {
+  size_t axis = 0;
+  Index unit = 1;
+  Index bytes = 0;  // of `unit` slices
+};
+
+Slicing SlicingOf(const TensorSpec& tensor, const Box& box) {
+  if (box.extent.empty()) return {0, 1, DtypeBytes(1, tensor.dtype)};
+  const Index volume = Volume(box);
+  Slicing s;
+  for (s.axis = 0;; ++s.axis) {
+    // Of a sub-byte dtype the innermost axis holds whole bytes.
+    const bool innermost = s.axis + 1 == box.extent.size();
+    s.unit = innermost ? DtypeUnitElements(tensor.dtype) : 1;
+    s.bytes = DtypeBytes(volume / box.extent[s.axis] * s.unit, tensor.dtype);
+    if (innermost || s.bytes <= kMinStripeBytes) return s;
+  }
+}
+
+// visit(candidate, box) for each stripe, in the order of the axis.
+template <typename F>
+void CutIntoStripes(const TensorSpec& tensor, const Box& box, const std::vector<Stripe>& stripes, F&& visit) {
+  if (stripes.size() == 1) return visit(stripes[0].candidate, box);
+  const Slicing slicing = SlicingOf(tensor, box);
+  Box next = box;
+  for (const Stripe& stripe : stripes) {
+    next.extent[slicing.axis] = stripe.bytes / slicing.bytes * slicing.unit;
+    visit(stripe.candidate, next);
+    next.start[slicing.axis] += next.extent[slicing.axis];
+  }
+}
+
+Demand DemandOf(const Manifest& m, const TensorCells& cut, const Cell& cell) {
+  const TensorSpec& tensor = m.tensors[cell.tensor];
+  Demand demand{DtypeBytes(Volume(cell.box), tensor.dtype), SlicingOf(tensor, cell.box).bytes, {}};
+  for (int s : cell.sources) demand.ranks.push_back(m.source[cut.source[s].buffer].rank);
+  return demand;
+}
+
 // Joins `next` to `box` when together they are a box.
 bool Join(Box* box, const Box& next) {
   int axis = -1;
@@ -164,24 +206,40 @@ Index Copy::bytes() const {
   return total;
 }
 
+Index Part::bytes() const {
+  Index total = run_bytes;
+  for (const PartLoop& l : loops) total *= l.extent;
+  return total;
+}
+
+Index Stream::bytes() const {
+  Index total = 0;
+  for (const Part& p : parts) total = SaturatedSum(total, p.bytes());
+  return total;
+}
+
 absl::string_view TransferName(TransferKind kind) { return kind == TransferKind::kReshard ? "reshard" : "broadcast"; }
 
 absl::string_view InstallName(InstallKind kind) { return kind == InstallKind::kDirect ? "direct" : "loader"; }
 
-absl::StatusOr<Plan> BuildPlan(const Manifest& manifest) {
+absl::string_view PolicyName(Policy policy) { return policy == Policy::kAuto ? "auto" : "hybrid"; }
+
+absl::StatusOr<Policy> ParsePolicy(absl::string_view name) {
+  for (Policy policy : {Policy::kAuto, Policy::kHybrid}) {
+    if (PolicyName(policy) == name) return policy;
+  }
+  return Error(ErrorCode::kInvalidOption, absl::StrCat("the policy \"", name, "\" is neither auto nor hybrid"));
+}
+
+absl::StatusOr<Plan> BuildPlan(const Manifest& manifest, const PlanOptions& options) {
   HR_RETURN_IF_ERROR(Validate(manifest));
   HR_ASSIGN_OR_RETURN(const std::vector<TensorCells> tensors, Intersect(manifest));
 
   std::vector<Demand> demands;
   for (const TensorCells& cut : tensors) {
-    for (const Cell& cell : cut.cells) {
-      Demand demand;
-      demand.bytes = DtypeBytes(Volume(cell.box), manifest.tensors[cell.tensor].dtype);
-      for (int s : cell.sources) demand.ranks.push_back(manifest.source[cut.source[s].buffer].rank);
-      demands.push_back(std::move(demand));
-    }
+    for (const Cell& cell : cut.cells) demands.push_back(DemandOf(manifest, cut, cell));
   }
-  const std::vector<int> chosen = ChooseSources(demands);
+  const std::vector<std::vector<Stripe>> stripes = ShareOut(demands);
 
   Plan plan;
   size_t next = 0;
@@ -189,7 +247,9 @@ absl::StatusOr<Plan> BuildPlan(const Manifest& manifest) {
     const TensorCells& cut = tensors[t];
     CellGroups groups;
     for (const Cell& cell : cut.cells) {
-      AddCell(&groups, cell.destination_box, cell.sources[chosen[next]], cell.box);
+      CutIntoStripes(manifest.tensors[t], cell.box, stripes[next], [&](int candidate, Box box) {
+        AddCell(&groups, cell.destination_box, cell.sources[candidate], std::move(box));
+      });
       ++next;
     }
     for (const auto& [key, boxes] : groups) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "planner/balance.h"
 #include "planner/digest.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
@@ -161,6 +162,37 @@ TEST(Plan, ReplicasShareTheLoad) {
   const PlanFigures f = Measure(m, plan);
   EXPECT_EQ(f.busiest_sender_bytes, 30);
   EXPECT_DOUBLE_EQ(f.sender_max_over_mean, 1.0);
+}
+
+// One replicated tensor is sent by all replicas, in stripes of whole rows or, of experts, of whole rows of each.
+TEST(Plan, OneHugeTensorIsStripedOverItsReplicas) {
+  for (const Extents& shape : {Extents{600, 512}, Extents{8, 600, 64}, Extents{2, Index{1} << 17}}) {
+    Manifest m = WholeManifest({{"w", shape, Dtype::kBF16}});
+    for (int64_t r = 1; r < 5; ++r) {
+      m.source.push_back(m.source[0]);
+      m.source.back().rank = r;
+    }
+    const Plan plan = MustPlan(m);
+    EXPECT_EQ(plan.copies.size(), 5u);
+    EXPECT_LE(Measure(m, plan).sender_max_over_mean, 1.02);
+    for (const Copy& c : plan.copies) {
+      EXPECT_GE(c.bytes(), kMinStripeBytes);
+      EXPECT_GE(c.run_bytes, shape.size() == 3 ? 128 : 1024);
+    }
+  }
+}
+
+TEST(Plan, StripesOfPackedElementsAreWholeBytes) {
+  for (const Extents& shape : {Extents{(Index{1} << 19) + 4}, Extents{3, (Index{1} << 17) + 4}}) {
+    Manifest m = WholeManifest({{"f", shape, Dtype::kF4}, {"g", shape, Dtype::kF6E2M3}});
+    for (int64_t r = 1; r < 3; ++r) {
+      for (int b = 0; b < 2; ++b) {
+        m.source.push_back(m.source[b]);
+        m.source.back().rank = r;
+      }
+    }
+    EXPECT_GT(MustPlan(m).copies.size(), 3u);
+  }
 }
 
 TEST(Plan, FiguresCountTensorBytesOnly) {
