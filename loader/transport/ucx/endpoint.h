@@ -72,6 +72,8 @@ class UcxTransport : public Transport {
     absl::Status ended;  // why it was ended from this side, if it was
   };
 
+  absl::Status ChooseDevices(const UcxOptions& options, ucp_config_t* config) const;
+
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnReceived(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
   static void OnPeerLost(void* peer, ucp_ep_h ep, ucs_status_t status);

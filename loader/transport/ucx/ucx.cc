@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "loader/transport/anonymous_memory.h"
 #include "loader/transport/ucx/address.h"
+#include "loader/transport/ucx/devices.h"
 #include "loader/transport/ucx/endpoint.h"
 #include "loader/transport/ucx/library.h"
 #include "planner/status.h"
@@ -86,6 +87,16 @@ absl::Status UcxTransport::UcsError(ucs_status_t status, absl::string_view what)
   return Error(code, absl::StrCat("ucx: ", what, ": ", ucx_->ucs_status_string(status)));
 }
 
+absl::Status UcxTransport::ChooseDevices(const UcxOptions& options, ucp_config_t* config) const {
+  const char* environment = getenv("UCX_NET_DEVICES");
+  const bool told = options.devices.empty() && environment != nullptr;
+  const std::string devices = told ? environment : options.devices.empty() ? "lo" : options.devices;
+  HR_RETURN_IF_ERROR(CheckDevices(devices, DevicesHere(), told ? "UCX_NET_DEVICES" : "the option `devices`"));
+  const ucs_status_t status = ucx_->ucp_config_modify(config, "NET_DEVICES", devices.c_str());
+  if (status == UCS_OK) return absl::OkStatus();
+  return Error(ErrorCode::kInvalidOption, absl::StrCat("ucx: the list of devices '", devices, "' is refused"));
+}
+
 absl::Status UcxTransport::Start(const UcxOptions& options) {
   if (getrandom(&id_, sizeof id_, 0) != sizeof id_) return Error(ErrorCode::kTransport, "ucx: no random numbers");
 
@@ -100,6 +111,10 @@ absl::Status UcxTransport::Start(const UcxOptions& options) {
   if (status != UCS_OK) {
     ucx_->ucp_config_release(config);
     return Error(ErrorCode::kInvalidOption, absl::StrCat("ucx: the list of transports '", tls, "' is refused"));
+  }
+  if (absl::Status chosen = ChooseDevices(options, config); !chosen.ok()) {
+    ucx_->ucp_config_release(config);
+    return chosen;
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -187,7 +202,9 @@ absl::StatusOr<PeerId> UcxTransport::Connect(absl::string_view address, absl::Ti
   params.err_handler.cb = OnPeerLost;
   params.err_handler.arg = peer.get();
   if (ucs_status_t s = ucx_->ucp_ep_create(worker_, &params, &peer->ep); s != UCS_OK) {
-    return UcsError(s, "connect: no common transport, or nobody there");
+    return UcsError(s,
+                    "connect: no device in common with the peer (both listen on loopback only, unless `devices` or "
+                    "UCX_NET_DEVICES says otherwise), or nobody there");
   }
   const PeerId id = peer->id;
   peers_[id] = std::move(peer);

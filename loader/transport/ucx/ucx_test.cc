@@ -12,7 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "gtest/gtest.h"
 #include "loader/transport/conformance.h"
 #include "loader/transport/ucx/address.h"
+#include "loader/transport/ucx/devices.h"
 #include "loader/transport/ucx/library.h"
 #include "planner/status.h"
 
@@ -68,11 +73,41 @@ TEST(UcxAddress, EveryDamagedBitIsNoticed) {
 }
 
 TEST(Ucx, TransportsCanBeChosen) {
-  auto transport = NewUcxTransport({.tls = "self,tcp"});
+  auto transport = NewUcxTransport({.tls = "self,tcp", .devices = ""});
   EXPECT_TRUE(transport.ok()) << transport.status();
-  const absl::Status none = NewUcxTransport({.tls = "no_such_transport"}).status();
+  const absl::Status none = NewUcxTransport({.tls = "no_such_transport", .devices = ""}).status();
   EXPECT_TRUE(HasCode(none, ErrorCode::kTransport)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("no_such_transport"));
+}
+
+// The ports at which this process listens, as the kernel shows them: hexadecimal addresses in network order.
+std::set<std::string> ListeningAddresses() {
+  std::set<std::string> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.rfind("socket:[", 0) == 0) sockets.insert(target.substr(8, target.size() - 9));
+  }
+  std::set<std::string> addresses;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+      if (word.size() > 9 && word[3] == "0A" && sockets.count(word[9]) == 1) {
+        addresses.insert(word[1].substr(0, word[1].find(':')));
+      }
+    }
+  }
+  return addresses;
+}
+
+TEST(Ucx, ListensOnLoopbackOnlyUnlessToldOtherwise) { EXPECT_EQ(RunAgain("--listening"), 0); }
+
+TEST(Ucx, ADeviceThatIsNotHereIsNamed) {
+  const absl::Status status = NewUcxTransport({.tls = "", .devices = "lo,nosuch0"}).status();
+  EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::AllOf(HasSubstr("'nosuch0'"), HasSubstr("lo (127.0.0.1")));
 }
 
 TEST(Ucx, AFullDevShmIsATypedErrorOrAvoided) {
@@ -102,9 +137,45 @@ bool PrivateMounts() {
   return mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
+// In a process of its own: it changes the environment.
+int TestListening() {
+  unsetenv("UCX_NET_DEVICES");
+  const std::string loopback = "0100007F";
+  EXPECT_EQ(ListeningAddresses(), std::set<std::string>{});
+  {
+    auto transport = NewUcxTransport();
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    EXPECT_EQ(ListeningAddresses(), std::set<std::string>{loopback});
+  }
+  EXPECT_EQ(ListeningAddresses(), std::set<std::string>{}) << "the port outlived its endpoint";
+
+  std::string outward;
+  for (const ucx::Device& device : ucx::DevicesHere()) {
+    if (device.name != "lo" && device.what != "RDMA") outward = device.name;
+  }
+  if (!outward.empty()) {
+    auto transport = NewUcxTransport({.tls = "tcp", .devices = outward});
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    EXPECT_EQ(ListeningAddresses().size(), 1u);
+    EXPECT_EQ(ListeningAddresses().count(loopback), 0u);
+  }
+  // What the user set counts, and what the code says counts more.
+  setenv("UCX_NET_DEVICES", "nosuch0", 1);
+  const absl::Status status = NewUcxTransport().status();
+  EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("UCX_NET_DEVICES"));
+  EXPECT_TRUE(NewUcxTransport({.tls = "", .devices = "lo"}).ok());
+  setenv("UCX_NET_DEVICES", "all", 1);
+  auto all = NewUcxTransport({.tls = "tcp", .devices = ""});
+  EXPECT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(ListeningAddresses().count(loopback), 1u);
+  EXPECT_EQ(ListeningAddresses().size() > 1, !outward.empty());
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
 int TestFullDevShm() {
   if (!PrivateMounts() || mount("none", "/dev/shm", "tmpfs", 0, "size=4k") != 0) return kCannotTest;
-  const absl::Status full = NewUcxTransport({.tls = "self,posix"}).status();
+  const absl::Status full = NewUcxTransport({.tls = "self,posix", .devices = ""}).status();
   EXPECT_TRUE(HasCode(full, ErrorCode::kOutOfMemory)) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr("/dev/shm"));
 
@@ -193,6 +264,7 @@ int main(int argc, char** argv) {
     std::fflush(nullptr);
     _exit(result);
   }
+  if (flag == "--listening") return headrace::TestListening();
   if (flag == "--no-library") return headrace::TestMissingLibrary();
   if (flag == "--environment") return headrace::TestEnvironment();
   if (flag == "--address-space") return headrace::TestAddressSpace();
