@@ -11,6 +11,7 @@ packages=(
   libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev libssl-dev libxxhash-dev
   libcli11-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libucx-dev
   clang-format clang-tidy python3 python3-dev python3-venv
+  iproute2 openssl
 )
 
 say() { echo "setup: $*"; }

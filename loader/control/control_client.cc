@@ -191,8 +191,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const ControlClientOpt
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A coordinator that starts late may get its name, or another address, only then; gRPC's own wait is 30 s.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  // Silence is the session's to judge, by its heartbeats; this only gets rid of a connection whose other end is gone
+  // for good. (The timeout is also the kernel's for bytes that are not acknowledged: TCP_USER_TIMEOUT.)
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (!options.tls.has_value())
     return grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
@@ -256,7 +258,8 @@ class GrpcControlClient final : public ControlClient {
 
   absl::Status NobodyThere(const std::string& words) const {
     absl::string_view hint = "; is it running, and is this its address?";
-    if (absl::StrContains(words, "Socket closed"))
+    if (absl::StrContains(words, "Socket closed") || absl::StrContains(words, "Connection reset") ||
+        absl::StrContains(words, "Broken pipe"))
       hint = options_.tls.has_value()
                  ? "; connections are closed at once: does it demand a certificate of this member, "
                    "or of another CA?"

@@ -1,6 +1,9 @@
 // TLS of the control service over real loopback sockets.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <memory>
@@ -194,6 +197,23 @@ TEST_F(ControlTlsTest, AMemberOfAnotherCaIsRefused) {
 TEST_F(ControlTlsTest, AMemberOfTheRightCaIsWelcome) {
   Start(here_, ca_.file());
   ExpectWorks(Connect(ca_, ca_.Issue("member", {})));
+}
+
+TEST_F(ControlTlsTest, StrangersBytesHoldUpNobody) {
+  Start(here_);
+  std::vector<int> strangers;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(server_->port()));
+  for (const std::string& bytes : {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(5000, '\x16'),
+                                   std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}) {
+    const int fd = strangers.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  ExpectWorks(Connect(ca_));
+  for (int fd : strangers) close(fd);
 }
 
 TEST_F(ControlTlsTest, FilesThatDoNotServeAreNamedAtTheStart) {
