@@ -7,6 +7,7 @@ namespace headrace {
 
 struct PlanCommand {
   std::string file;
+  std::string policy = "auto";  // planner/plan.h: PolicyName
   bool json = false;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/coverage_meeting.h"
 #include "planner/coverage_pieces.h"
+#include "planner/coverage_streams.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -90,7 +90,7 @@ class Proof {
 
   absl::Status Run() {
     HR_RETURN_IF_ERROR(CheckIndices());
-    HR_RETURN_IF_ERROR(CheckEdges());
+    if (absl::Status status = CheckEdges(m_, plan_); !status.ok()) return Invalid(std::string(status.message()));
     HR_RETURN_IF_ERROR(CheckStorages());
     HR_RETURN_IF_ERROR(CheckDestinations());
     return CheckSources();
@@ -113,24 +113,6 @@ class Proof {
     }
     if (plan_.decisions.size() != m_.tensors.size()) return Invalid("it does not decide once for each tensor");
     return absl::OkStatus();
-  }
-
-  // Every copy is in exactly one edge, of its own ranks; each pair of ranks has one edge.
-  absl::Status CheckEdges() {
-    size_t next = 0;
-    std::set<std::pair<int64_t, int64_t>> pairs;
-    for (const Edge& e : plan_.edges) {
-      if (e.first != next || e.count == 0 || e.count > plan_.copies.size() - next)
-        return Invalid("edges do not tile the copies");
-      if (!pairs.emplace(e.source_rank, e.destination_rank).second) return Invalid("two edges join the same ranks");
-      for (next = e.first; next < e.first + e.count; ++next) {
-        const Copy& c = plan_.copies[next];
-        if (m_.source[c.source].rank != e.source_rank || m_.destination[c.destination].rank != e.destination_rank) {
-          return Invalid(absl::StrCat("copy ", next, " is in an edge of other ranks"));
-        }
-      }
-    }
-    return next == plan_.copies.size() ? absl::OkStatus() : Invalid("edges do not tile the copies");
   }
 
   // --- memory

@@ -11,6 +11,8 @@
 //      zero fill writes is in a zero piece. So `keep` and gaps are never written.
 //   4. The elements written in each piece are pairwise different, and as many as the piece has: each exactly once.
 //   5. Each element that a copy reads, a piece of its source buffer offers there as this very element.
+//   6. Edges and streams carry exactly the copies (coverage_streams.h): what a stream brings to a rank is the source
+//      side of the rank's copies, and each rank of a chain gets all of it.
 //
 // Cost: time and memory in proportion to copies (n log n), pieces and loops, one buffer at a time, whatever the extents
 // and strides. A run that crosses pieces counts once per piece. Loops that lie in no one piece, and strides in which

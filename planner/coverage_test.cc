@@ -21,8 +21,9 @@ namespace {
 
 constexpr uint64_t kSeed = 31337;
 
-// Every kind of mutation of correct plans of random manifests. The naive interpreter decides whether a mutated plan is
-// still right; each one that is not must be refused.
+// Every kind of mutation of correct plans of random manifests, on one host and on several, without streams, with relays
+// and with broadcasts. The naive interpreter decides whether a mutated plan is still right; each one that is not must
+// be refused.
 TEST(Coverage, EveryWrongMutationIsCaught) {
   struct Count {
     int caught = 0;
@@ -31,11 +32,14 @@ TEST(Coverage, EveryWrongMutationIsCaught) {
   };
   std::map<std::string, Count> counts;
   CaseShare share("random manifests", kSeed);
-  for (uint64_t n = 0; n < 4000; ++n) {
+  for (uint64_t n = 0; n < 4500; ++n) {
     if (!share.Take()) continue;
     Random random(kSeed + n);
-    const Manifest m = RandomManifest(random);
-    const auto plan = BuildPlan(m);
+    RandomManifestOptions options;
+    options.max_hosts = n % 3 == 1 ? 3 : 1;
+    options.broadcast_percent = n % 3 == 2 ? 50 : 0;
+    const Manifest m = RandomManifest(random, options);
+    const auto plan = BuildPlan(m, {.policy = n % 3 == 2 ? Policy::kHybrid : Policy::kAuto});
     ASSERT_TRUE(plan.ok()) << "seed " << kSeed + n << ": " << plan.status();
     ASSERT_EQ(CheckPlan(m, *plan), "") << "seed " << kSeed + n;
     ForEachMutation(random, m, *plan, [&](const std::string& kind, const Plan& mutated) {

@@ -18,6 +18,19 @@ void AppendLoops(absl::Span<const CopyLoop> loops, std::string* out) {
 
 std::string Quote(absl::string_view name) { return absl::StrCat("\"", absl::CEscape(name), "\""); }
 
+void AppendStream(const Manifest& manifest, const Plan& plan, int index, std::string* out) {
+  const Stream& stream = plan.streams[index];
+  absl::StrAppend(out, "stream ", index, ": ", stream.source_rank);
+  for (int64_t rank : stream.chain) absl::StrAppend(out, " -> ", rank);
+  *out += "\n";
+  for (const Part& p : stream.parts) {
+    absl::StrAppend(out, "part ", Quote(manifest.tensors[p.tensor].name), " ", Quote(manifest.source[p.source].name),
+                    "+", p.source_offset, " @", p.position, " run ", p.run_bytes);
+    for (const PartLoop& l : p.loops) absl::StrAppend(out, " ", l.extent, "x", l.source_stride, ",", l.position_stride);
+    *out += "\n";
+  }
+}
+
 }  // namespace
 
 std::string Sha256(absl::string_view bytes) {
@@ -30,6 +43,7 @@ std::string Sha256(absl::string_view bytes) {
 
 std::string CanonicalText(const Manifest& manifest, const Plan& plan, const Edge& edge) {
   std::string out = absl::StrCat("edge ", edge.source_rank, " -> ", edge.destination_rank, "\n");
+  if (edge.stream >= 0) AppendStream(manifest, plan, edge.stream, &out);
   for (size_t i = edge.first; i < edge.first + edge.count; ++i) {
     const Copy& c = plan.copies[i];
     absl::StrAppend(&out, Quote(manifest.tensors[c.tensor].name), " ", Quote(manifest.source[c.source].name), "+",
@@ -37,6 +51,7 @@ std::string CanonicalText(const Manifest& manifest, const Plan& plan, const Edge
                     c.destination_offset);
     absl::StrAppend(&out, " @", c.position, " run ", c.run_bytes);
     AppendLoops(c.loops, &out);
+    if (c.part >= 0) absl::StrAppend(&out, " part ", c.part);
     out += "\n";
   }
   return out;

@@ -18,7 +18,11 @@ std::string Sha256(absl::string_view bytes);
 // One line per copy of an edge:
 //   TENSOR SOURCE_BUFFER+OFFSET -> DESTINATION_BUFFER+OFFSET @POSITION run BYTES
 //   [EXTENTxSOURCE,DESTINATION,POSITION]...
-// with names quoted, under a heading line "edge SOURCE_RANK -> DESTINATION_RANK". Numbers are decimal bytes.
+// with names quoted, under a heading line "edge SOURCE_RANK -> DESTINATION_RANK". Numbers are decimal bytes. On an edge
+// of a stream the whole stream comes before the copies, so that all edges of a chain seal it, and each copy's line ends
+// in " part INDEX":
+//   stream INDEX: SOURCE_RANK -> RANK -> RANK...
+//   part TENSOR SOURCE_BUFFER+OFFSET @POSITION run BYTES [EXTENTxSOURCE,POSITION]...
 std::string CanonicalText(const Manifest& manifest, const Plan& plan, const Edge& edge);
 // All edges, then one "zero" line per fill.
 std::string CanonicalText(const Manifest& manifest, const Plan& plan);

@@ -105,6 +105,57 @@ TEST(Digest, ChangesWithEveryNumberAndName) {
   expect_new("tensor name", renamed, *plan);
 }
 
+// One trainer rank, an engine of two workers on another host that both want everything, one of them pitched.
+Manifest StreamManifest() {
+  Manifest m;
+  m.tensors = {{"w", {4, 2}, Dtype::kBF16}};
+  m.source = {WholeBuffer(0, m.tensors[0])};
+  m.destination = {WholeBuffer(1, m.tensors[0]), WholeBuffer(2, m.tensors[0])};
+  m.destination[1].strides = {3, 1};
+  m.topology.source = {{0, "s", "", ""}};
+  m.topology.destination = {{1, "d", "", ""}, {2, "d", "", ""}};
+  return m;
+}
+
+TEST(Digest, EveryEdgeOfAStreamSealsAllOfIt) {
+  const Manifest m = StreamManifest();
+  const auto plan = BuildPlan(m);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::string name = m.source[0].name;
+  const std::string stream = "stream 0: 0 -> 1 -> 2\npart \"w\" \"" + name + "\"+0 @0 run 4 4x4,4\n";
+  EXPECT_EQ(CanonicalText(m, *plan), "edge 0 -> 1\n" + stream + "\"w\" \"" + name + "\"+0 -> \"" +
+                                         m.destination[0].name + "\"+0 @0 run 4 4x4,4,4 part 0\n" + "edge 0 -> 2\n" +
+                                         stream + "\"w\" \"" + name + "\"+0 -> \"" + m.destination[1].name +
+                                         "\"+0 @0 run 4 4x4,6,4 part 0\n");
+  std::set<std::string> seen[2] = {{EdgeDigest(m, *plan, plan->edges[0])}, {EdgeDigest(m, *plan, plan->edges[1])}};
+  auto expect_new = [&](const char* what, const Plan& changed) {
+    for (int e = 0; e < 2; ++e) {
+      EXPECT_TRUE(seen[e].insert(EdgeDigest(m, changed, changed.edges[e])).second) << what << ", edge " << e;
+    }
+  };
+  auto with = [&](const char* what, auto&& change) {
+    Plan changed = *plan;
+    change(changed.streams[0]);
+    expect_new(what, changed);
+  };
+  with("source rank", [](Stream& s) { ++s.source_rank; });
+  with("order of the chain", [](Stream& s) { std::swap(s.chain[0], s.chain[1]); });
+  with("a rank more", [](Stream& s) { s.chain.push_back(7); });
+  with("a part more", [](Stream& s) { s.parts.push_back(Part(s.parts[0])); });
+  with("source offset", [](Stream& s) { ++s.parts[0].source_offset; });
+  with("position", [](Stream& s) { ++s.parts[0].position; });
+  with("run", [](Stream& s) { ++s.parts[0].run_bytes; });
+  with("extent", [](Stream& s) { ++s.parts[0].loops[0].extent; });
+  with("source stride", [](Stream& s) { ++s.parts[0].loops[0].source_stride; });
+  with("position stride", [](Stream& s) { ++s.parts[0].loops[0].position_stride; });
+  Plan changed = *plan;
+  changed.copies[0].part = changed.copies[1].part = 1;
+  expect_new("the copies' part", changed);
+  changed = *plan;
+  for (Edge& e : changed.edges) e.stream = -1;
+  expect_new("direct edges", changed);
+}
+
 TEST(Digest, NamesCannotForgeText) {
   Manifest m = SmallManifest();
   const auto plan = BuildPlan(m);

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "planner/box_index.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -136,47 +137,9 @@ absl::StatusOr<std::vector<PlacedBox>> PlaceAll(const CommonAxes& axes, const Te
   return out;
 }
 
-Index FlatStart(const Box& box, const Extents& strides) {
-  Index flat = 0;
-  for (size_t i = 0; i < strides.size(); ++i) flat += box.start[i] * strides[i];
-  return flat;
+BoxIndex IndexOf(const std::vector<PlacedBox>& boxes, const Extents& strides) {
+  return BoxIndex(boxes.size(), strides, [&](size_t i) -> const Box& { return boxes[i].box; });
 }
-
-Index FlatEnd(const Box& box, const Extents& strides) {
-  Index flat = 1;
-  for (size_t i = 0; i < strides.size(); ++i) flat += (box.start[i] + box.extent[i] - 1) * strides[i];
-  return flat;
-}
-
-// Boxes sorted by their first flat element, with the furthest end of each prefix: those that may touch a flat range
-// are a contiguous part of the list.
-class BoxIndex {
- public:
-  BoxIndex(const std::vector<PlacedBox>& boxes, const Extents& strides) : strides_(strides) {
-    order_.resize(boxes.size());
-    for (size_t i = 0; i < boxes.size(); ++i) order_[i] = {FlatStart(boxes[i].box, strides), static_cast<int>(i)};
-    std::sort(order_.begin(), order_.end());
-    Index furthest = 0;
-    for (const auto& [start, i] : order_) {
-      furthest = std::max(furthest, FlatEnd(boxes[i].box, strides));
-      furthest_.push_back(furthest);
-    }
-  }
-
-  // Indices of the boxes that may touch `box`, by position.
-  std::vector<int> Near(const Box& box) const {
-    const Index begin = FlatStart(box, strides_), end = FlatEnd(box, strides_);
-    size_t first = std::upper_bound(furthest_.begin(), furthest_.end(), begin) - furthest_.begin();
-    std::vector<int> near;
-    for (size_t i = first; i < order_.size() && order_[i].first < end; ++i) near.push_back(order_[i].second);
-    return near;
-  }
-
- private:
-  const Extents& strides_;
-  std::vector<std::pair<Index, int>> order_;
-  std::vector<Index> furthest_;
-};
 
 // Partitions `box` by those of `candidates` that may touch it; holders are indices into `candidates`.
 template <typename F>
@@ -237,7 +200,7 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
     HR_ASSIGN_OR_RETURN(cut.source, PlaceAll(axes, tensor, manifest.source, offered[t]));
     HR_ASSIGN_OR_RETURN(cut.destination, PlaceAll(axes, tensor, manifest.destination, wanted[t]));
 
-    const BoxIndex by_source(cut.source, cut.axis_strides);
+    const BoxIndex by_source = IndexOf(cut.source, cut.axis_strides);
     for (size_t d = 0; d < cut.destination.size(); ++d) {
       const PlacedBox& wanted_box = cut.destination[d];
       PartitionBy(wanted_box.box, cut.source, by_source, [&](const Box& part, std::vector<int> holders) {
@@ -253,7 +216,7 @@ absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
       });
     }
     if (ignored.contains(tensor.name)) continue;
-    const BoxIndex by_destination(cut.destination, cut.axis_strides);
+    const BoxIndex by_destination = IndexOf(cut.destination, cut.axis_strides);
     for (const PlacedBox& offer : cut.source) {
       PartitionBy(offer.box, cut.destination, by_destination, [&](const Box& part, const std::vector<int>& holders) {
         if (!holders.empty()) return;

@@ -1,135 +1,25 @@
 #include "planner/plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "planner/balance.h"
+#include "planner/copy_nest.h"
 #include "planner/coverage.h"
 #include "planner/intersect.h"
+#include "planner/route.h"
 #include "planner/status.h"
+#include "planner/streams.h"
+#include "planner/stripe.h"
 #include "planner/validate.h"
 
 namespace headrace {
 namespace {
-
-struct Loop {
-  Index extent, source, destination, position;  // strides in elements
-};
-
-// Sorts loops outermost first by destination stride, peels the contiguous run off the inner end, and joins loops that
-// continue each other on all sides. Returns the elements of the run.
-Index Normalize(std::vector<Loop>* loops) {
-  std::erase_if(*loops, [](const Loop& l) { return l.extent == 1; });
-  std::sort(loops->begin(), loops->end(), [](const Loop& a, const Loop& b) {
-    return std::tie(a.destination, a.position, a.source) > std::tie(b.destination, b.position, b.source);
-  });
-  Index run = 1;
-  while (!loops->empty()) {
-    const Loop& inner = loops->back();
-    if (inner.source != run || inner.destination != run || inner.position != run) break;
-    run *= inner.extent;
-    loops->pop_back();
-  }
-  for (size_t i = loops->size(); i-- > 1;) {
-    Loop& outer = (*loops)[i - 1];
-    const Loop& inner = (*loops)[i];
-    if (outer.source == inner.source * inner.extent && outer.destination == inner.destination * inner.extent &&
-        outer.position == inner.position * inner.extent) {
-      outer = {outer.extent * inner.extent, inner.source, inner.destination, inner.position};
-      loops->erase(loops->begin() + static_cast<ptrdiff_t>(i));
-    }
-  }
-  return run;
-}
-
-// Appends `copy` with the loops, cutting it along its outermost ones while there are too many.
-void AppendCopies(Copy copy, absl::Span<const CopyLoop> loops, std::vector<Copy>* out) {
-  if (loops.size() <= kMaxCopyLoops) {
-    copy.loops.assign(loops.begin(), loops.end());
-    return out->push_back(std::move(copy));
-  }
-  for (Index i = 0; i < loops[0].extent; ++i) {
-    AppendCopies(copy, loops.subspan(1), out);
-    copy.source_offset += loops[0].source_stride;
-    copy.destination_offset += loops[0].destination_stride;
-    copy.position += loops[0].position_stride;
-  }
-}
-
-Index Displace(const PlacedBox& placed, const Box& cell) {
-  Index offset = placed.offset;
-  for (size_t i = 0; i < cell.start.size(); ++i) offset += (cell.start[i] - placed.box.start[i]) * placed.strides[i];
-  return offset;
-}
-
-void LowerCell(const TensorSpec& tensor, int tensor_index, const TensorCells& cut, const Box& box,
-               const PlacedBox& source, const PlacedBox& destination, std::vector<Copy>* out) {
-  auto bytes = [&](Index elements) { return DtypeBytes(elements, tensor.dtype); };
-  std::vector<Loop> loops;
-  Index position = 0;
-  for (size_t i = 0; i < cut.axes.size(); ++i) {
-    position += box.start[i] * cut.axis_strides[i];
-    loops.push_back({box.extent[i], source.strides[i], destination.strides[i], cut.axis_strides[i]});
-  }
-  Copy copy;
-  copy.tensor = tensor_index;
-  copy.source = source.buffer;
-  copy.destination = destination.buffer;
-  copy.source_offset = bytes(Displace(source, box));
-  copy.destination_offset = bytes(Displace(destination, box));
-  copy.position = bytes(position);
-  copy.run_bytes = bytes(Normalize(&loops));
-  std::vector<CopyLoop> byte_loops;
-  for (const Loop& l : loops) {
-    byte_loops.push_back({l.extent, bytes(l.source), bytes(l.destination), bytes(l.position)});
-  }
-  AppendCopies(std::move(copy), byte_loops, out);
-}
-
-// The axis along which a box is cut into stripes: the outermost one of which a slice is no more than the smallest
-// stripe, so that runs stay long. `unit` elements of the axis are cut off at least.
-struct Slicing {
-  size_t axis = 0;
-  Index unit = 1;
-  Index bytes = 0;  // of `unit` slices
-};
-
-Slicing SlicingOf(const TensorSpec& tensor, const Box& box) {
-  if (box.extent.empty()) return {0, 1, DtypeBytes(1, tensor.dtype)};
-  const Index volume = Volume(box);
-  Slicing s;
-  for (s.axis = 0;; ++s.axis) {
-    // Of a sub-byte dtype the innermost axis holds whole bytes.
-    const bool innermost = s.axis + 1 == box.extent.size();
-    s.unit = innermost ? DtypeUnitElements(tensor.dtype) : 1;
-    s.bytes = DtypeBytes(volume / box.extent[s.axis] * s.unit, tensor.dtype);
-    if (innermost || s.bytes <= kMinStripeBytes) return s;
-  }
-}
-
-// visit(candidate, box) for each stripe, in the order of the axis.
-template <typename F>
-void CutIntoStripes(const TensorSpec& tensor, const Box& box, const std::vector<Stripe>& stripes, F&& visit) {
-  if (stripes.size() == 1) return visit(stripes[0].candidate, box);
-  const Slicing slicing = SlicingOf(tensor, box);
-  Box next = box;
-  for (const Stripe& stripe : stripes) {
-    next.extent[slicing.axis] = stripe.bytes / slicing.bytes * slicing.unit;
-    visit(stripe.candidate, next);
-    next.start[slicing.axis] += next.extent[slicing.axis];
-  }
-}
-
-Demand DemandOf(const Manifest& m, const TensorCells& cut, const Cell& cell) {
-  const TensorSpec& tensor = m.tensors[cell.tensor];
-  Demand demand{DtypeBytes(Volume(cell.box), tensor.dtype), SlicingOf(tensor, cell.box).bytes, {}};
-  for (int s : cell.sources) demand.ranks.push_back(m.source[cut.source[s].buffer].rank);
-  return demand;
-}
 
 // Joins `next` to `box` when together they are a box.
 bool Join(Box* box, const Box& next) {
@@ -144,79 +34,83 @@ bool Join(Box* box, const Box& next) {
   return true;
 }
 
-// The cells of one tensor that come from one source box to one destination box, joined where they are adjacent.
-using CellGroups = std::map<std::pair<int, int>, std::vector<Box>>;
+// The boxes of one tensor that come from one source box to the same destination boxes in the same way, joined where
+// they are adjacent.
+struct Sides {
+  absl::InlinedVector<int, 2> destinations;
+  int source;
+  bool stream;
+  bool operator<(const Sides& other) const {
+    return std::tie(destinations, source, stream) < std::tie(other.destinations, other.source, other.stream);
+  }
+};
+using BoxGroups = std::map<Sides, std::vector<Box>>;
 
-void AddCell(CellGroups* groups, int destination_box, int source_box, Box box) {
-  std::vector<Box>& boxes = (*groups)[{destination_box, source_box}];
+void AddBox(BoxGroups* groups, Sides sides, Box box) {
+  std::vector<Box>& boxes = (*groups)[std::move(sides)];
   boxes.push_back(std::move(box));
   while (boxes.size() > 1 && Join(&boxes[boxes.size() - 2], boxes.back())) boxes.pop_back();
 }
 
-// Joins copies without loops that continue each other in source, destination and tensor.
-void JoinRuns(std::vector<Copy>* copies) {
-  size_t kept = 0;
-  for (size_t i = 0; i < copies->size(); ++i) {
-    Copy& next = (*copies)[i];
-    if (kept > 0) {
-      Copy& last = (*copies)[kept - 1];
-      if (last.loops.empty() && next.loops.empty() && last.tensor == next.tensor && last.source == next.source &&
-          last.destination == next.destination && last.source_offset + last.run_bytes == next.source_offset &&
-          last.destination_offset + last.run_bytes == next.destination_offset &&
-          last.position + last.run_bytes == next.position) {
-        last.run_bytes += next.run_bytes;
-        continue;
-      }
-    }
-    if (kept != i) (*copies)[kept] = std::move(next);
-    ++kept;
-  }
-  copies->resize(kept);
+Demand DemandOf(const Manifest& m, const TensorSpec& tensor, const TensorCells& cut, const Shipment& shipment) {
+  Demand demand{DtypeBytes(Volume(shipment.box), tensor.dtype), SlicingOf(tensor, shipment.box).bytes, {}};
+  demand.ranks.reserve(shipment.sources.size());
+  for (int s : shipment.sources) demand.ranks.push_back(m.source[cut.source[s].buffer].rank);
+  return demand;
 }
 
-void AppendZeroFills(const Manifest& m, int index, std::vector<ZeroFill>* out) {
-  const Buffer& b = m.destination[index];
-  auto bytes = [&](Index elements) { return DtypeBytes(elements, b.dtype); };
-  for (const Piece& p : b.pieces) {
-    if (p.kind != PieceKind::kZero) continue;
-    if (std::find(p.shape.begin(), p.shape.end(), 0) != p.shape.end()) continue;
-    std::vector<Loop> loops;
-    Index offset = 0;
-    for (size_t i = 0; i < p.shape.size(); ++i) {
-      offset += p.buffer_offset[i] * b.strides[i];
-      loops.push_back({p.shape[i], b.strides[i], b.strides[i], b.strides[i]});
+std::vector<Edge> DirectEdges(const Manifest& m, const std::vector<Copy>& copies) {
+  std::vector<Edge> edges;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const int64_t source = m.source[copies[i].source].rank, destination = m.destination[copies[i].destination].rank;
+    if (edges.empty() || edges.back().source_rank != source || edges.back().destination_rank != destination) {
+      edges.push_back({source, destination, i, 0});
     }
-    Copy fill;
-    fill.destination = index;
-    fill.destination_offset = bytes(offset);
-    fill.run_bytes = bytes(Normalize(&loops));
-    std::vector<CopyLoop> byte_loops;
-    for (const Loop& l : loops) byte_loops.push_back({l.extent, 0, bytes(l.destination), 0});
-    std::vector<Copy> fills;
-    AppendCopies(std::move(fill), byte_loops, &fills);
-    for (Copy& f : fills) out->push_back({f.destination, f.destination_offset, f.run_bytes, std::move(f.loops)});
+    ++edges.back().count;
+  }
+  return edges;
+}
+
+// One edge for each rank of each chain; they count in the copies of their stream.
+std::vector<Edge> StreamEdges(const Manifest& m, const StreamCopies& made) {
+  std::vector<Edge> edges;
+  for (size_t s = 0; s < made.streams.size(); ++s) {
+    const std::vector<Copy>& copies = made.copies[s];
+    auto rank_of = [&](const Copy& c) { return m.destination[c.destination].rank; };
+    for (int64_t rank : made.streams[s].chain) {
+      const auto first = std::lower_bound(copies.begin(), copies.end(), rank,
+                                          [&](const Copy& c, int64_t r) { return rank_of(c) < r; });
+      const auto last = std::find_if(first, copies.end(), [&](const Copy& c) { return rank_of(c) != rank; });
+      edges.push_back({made.streams[s].source_rank, rank, static_cast<size_t>(first - copies.begin()),
+                       static_cast<size_t>(last - first), static_cast<int>(s)});
+    }
+  }
+  return edges;
+}
+
+// Puts the copies of all edges into one list, edge by edge.
+void Assemble(const Manifest& m, std::vector<Copy> direct, StreamCopies made, Plan* plan) {
+  plan->edges = DirectEdges(m, direct);
+  if (made.streams.empty()) {
+    plan->copies = std::move(direct);
+    return;
+  }
+  const std::vector<Edge> streamed = StreamEdges(m, made);
+  plan->streams = std::move(made.streams);
+  plan->edges.insert(plan->edges.end(), streamed.begin(), streamed.end());
+  std::sort(plan->edges.begin(), plan->edges.end(), [](const Edge& a, const Edge& b) {
+    return std::tie(a.destination_rank, a.source_rank, a.stream) <
+           std::tie(b.destination_rank, b.source_rank, b.stream);
+  });
+  for (Edge& e : plan->edges) {
+    std::vector<Copy>& from = e.stream < 0 ? direct : made.copies[e.stream];
+    const auto first = from.begin() + static_cast<ptrdiff_t>(e.first);
+    e.first = plan->copies.size();
+    std::move(first, first + static_cast<ptrdiff_t>(e.count), std::back_inserter(plan->copies));
   }
 }
 
 }  // namespace
-
-Index Copy::bytes() const {
-  Index total = run_bytes;
-  for (const CopyLoop& l : loops) total *= l.extent;
-  return total;
-}
-
-Index Part::bytes() const {
-  Index total = run_bytes;
-  for (const PartLoop& l : loops) total *= l.extent;
-  return total;
-}
-
-Index Stream::bytes() const {
-  Index total = 0;
-  for (const Part& p : parts) total = SaturatedSum(total, p.bytes());
-  return total;
-}
 
 absl::string_view TransferName(TransferKind kind) { return kind == TransferKind::kReshard ? "reshard" : "broadcast"; }
 
@@ -233,92 +127,61 @@ absl::StatusOr<Policy> ParsePolicy(absl::string_view name) {
 
 absl::StatusOr<Plan> BuildPlan(const Manifest& manifest, const PlanOptions& options) {
   HR_RETURN_IF_ERROR(Validate(manifest));
-  HR_ASSIGN_OR_RETURN(const std::vector<TensorCells> tensors, Intersect(manifest));
+  HR_ASSIGN_OR_RETURN(std::vector<TensorCells> tensors, Intersect(manifest));
 
+  Plan plan;
+  const Hosts hosts(manifest);
+  std::vector<std::vector<Shipment>> shipments;
   std::vector<Demand> demands;
-  for (const TensorCells& cut : tensors) {
-    for (const Cell& cell : cut.cells) demands.push_back(DemandOf(manifest, cut, cell));
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const TensorSpec& tensor = manifest.tensors[t];
+    Route route = RouteTensor(manifest, hosts, options.policy, tensor, &tensors[t]);
+    for (const Shipment& s : route.shipments) demands.push_back(DemandOf(manifest, tensor, tensors[t], s));
+    shipments.push_back(std::move(route.shipments));
+    plan.decisions.push_back(std::move(route.decision));
   }
   const std::vector<std::vector<Stripe>> stripes = ShareOut(demands);
 
-  Plan plan;
+  std::vector<Copy> direct;
+  StreamBuilder streams(manifest, hosts, tensors);
+  std::map<int64_t, Index> entering;  // destination ranks, from other hosts, by direct edges
   size_t next = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
+    const TensorSpec& tensor = manifest.tensors[t];
     const TensorCells& cut = tensors[t];
-    CellGroups groups;
-    for (const Cell& cell : cut.cells) {
-      CutIntoStripes(manifest.tensors[t], cell.box, stripes[next], [&](int candidate, Box box) {
-        AddCell(&groups, cell.destination_box, cell.sources[candidate], std::move(box));
+    BoxGroups groups;
+    for (Shipment& s : shipments[t]) {
+      CutIntoStripes(tensor, std::move(s.box), stripes[next++], [&](const Stripe& stripe, Box box) {
+        AddBox(&groups, {s.destinations, s.sources[stripe.candidate], s.stream}, std::move(box));
       });
-      ++next;
     }
-    for (const auto& [key, boxes] : groups) {
+    for (const auto& [sides, boxes] : groups) {
       for (const Box& box : boxes) {
-        LowerCell(manifest.tensors[t], static_cast<int>(t), cut, box, cut.source[key.second],
-                  cut.destination[key.first], &plan.copies);
+        if (sides.stream) {
+          streams.Add(plan.decisions[t].transfer, static_cast<int>(t), box, sides.source, sides.destinations);
+          continue;
+        }
+        LowerBox(tensor, static_cast<int>(t), cut, box, sides.source, sides.destinations, &direct);
+        if (hosts.AllOne()) continue;
+        const int64_t source = manifest.source[cut.source[sides.source].buffer].rank;
+        const int64_t rank = manifest.destination[cut.destination[sides.destinations[0]].buffer].rank;
+        if (hosts.OfSource(source) == hosts.OfDestination(rank)) continue;
+        entering[rank] = SaturatedSum(entering[rank], DtypeBytes(Volume(box), tensor.dtype));
       }
     }
-    plan.decisions.push_back(
-        {TransferKind::kReshard, InstallKind::kDirect, "every destination element is a plain copy"});
   }
-  std::sort(plan.copies.begin(), plan.copies.end(), [&](const Copy& a, const Copy& b) {
+  std::sort(direct.begin(), direct.end(), [&](const Copy& a, const Copy& b) {
     auto key = [&](const Copy& c) {
       return std::make_tuple(manifest.destination[c.destination].rank, manifest.source[c.source].rank, c.destination,
                              c.destination_offset);
     };
     return key(a) < key(b);
   });
-  JoinRuns(&plan.copies);
-  for (size_t i = 0; i < plan.copies.size(); ++i) {
-    const int64_t source = manifest.source[plan.copies[i].source].rank;
-    const int64_t destination = manifest.destination[plan.copies[i].destination].rank;
-    if (plan.edges.empty() || plan.edges.back().source_rank != source ||
-        plan.edges.back().destination_rank != destination) {
-      plan.edges.push_back({source, destination, i, 0});
-    }
-    ++plan.edges.back().count;
-  }
-  for (size_t b = 0; b < manifest.destination.size(); ++b) {
-    AppendZeroFills(manifest, static_cast<int>(b), &plan.zero_fills);
-  }
+  JoinRuns(&direct);
+  Assemble(manifest, std::move(direct), std::move(streams).Build(entering), &plan);
+  plan.zero_fills = LowerZeroFills(manifest);
   HR_RETURN_IF_ERROR(ProveCoverage(manifest, plan));
   return plan;
-}
-
-PlanFigures Measure(const Manifest& manifest, const Plan& plan) {
-  auto add = [](Index* sum, Index bytes) { *sum = SaturatedSum(*sum, bytes); };
-  PlanFigures f;
-  f.tensors = static_cast<Index>(manifest.tensors.size());
-  f.copies = static_cast<Index>(plan.copies.size());
-  for (const Buffer& b : manifest.destination) {
-    for (const Piece& p : b.pieces) {
-      if (p.kind != PieceKind::kTensor) continue;
-      add(&f.needed_bytes, DtypeBytes(Volume(WholeBox(p.shape)), b.dtype));
-    }
-  }
-  std::map<int64_t, Index> sent;
-  for (const Buffer& b : manifest.source) {
-    if (!b.pieces.empty()) sent.emplace(b.rank, 0);
-  }
-  for (const Copy& c : plan.copies) {
-    const Index bytes = c.bytes();
-    const Decision& d = plan.decisions[c.tensor];
-    add(&f.wire_bytes, bytes);
-    add(d.transfer == TransferKind::kReshard ? &f.reshard_bytes : &f.broadcast_bytes, bytes);
-    add(d.install == InstallKind::kDirect ? &f.direct_bytes : &f.loader_bytes, bytes);
-    add(&sent[manifest.source[c.source].rank], bytes);
-  }
-  for (const ZeroFill& z : plan.zero_fills) {
-    Index bytes = z.run_bytes;
-    for (const CopyLoop& l : z.loops) bytes *= l.extent;
-    add(&f.zero_bytes, bytes);
-  }
-  for (const auto& [rank, bytes] : sent) f.busiest_sender_bytes = std::max(f.busiest_sender_bytes, bytes);
-  if (f.wire_bytes > 0) {
-    f.sender_max_over_mean = static_cast<double>(f.busiest_sender_bytes) * static_cast<double>(sent.size()) /
-                             static_cast<double>(f.wire_bytes);
-  }
-  return f;
 }
 
 }  // namespace headrace

@@ -11,9 +11,16 @@
 
 namespace headrace {
 
-// {"tensors", "copies", "needed_bytes", "wire_bytes", "reshard_bytes", "broadcast_bytes", "direct_bytes",
-//  "loader_bytes", "zero_bytes", "sender_max_over_mean", "digest": hex}
+// {"tensors", "copies", "streams", "needed_bytes", "wire_bytes", "reshard_bytes", "broadcast_bytes", "host_wire_bytes",
+//  "distinct_host_bytes", "direct_bytes", "loader_bytes", "zero_bytes", "busiest_sender_bytes", "sender_max_over_mean",
+//  "digest": hex}
 nlohmann::ordered_json FiguresToJson(const Manifest& manifest, const Plan& plan);
+
+// One entry per stream: {"source": rank, "chain": [ranks], "parts": count, "bytes", "transfer"}.
+nlohmann::ordered_json StreamsToJson(const Plan& plan);
+
+// One entry per tensor: {"tensor", "transfer", "install", "reason"}.
+nlohmann::ordered_json DecisionsToJson(const Manifest& manifest, const Plan& plan);
 
 }  // namespace headrace
 

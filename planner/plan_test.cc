@@ -270,6 +270,7 @@ TEST(Plan, RandomManifestsAreExactAndDeterministic) {
     ASSERT_EQ(CanonicalText(m, plan), CanonicalText(m, *BuildPlan(m)));
     const PlanFigures f = Measure(m, plan);
     ASSERT_EQ(f.needed_bytes, f.wire_bytes);
+    ASSERT_EQ(f.streams + f.host_wire_bytes + f.distinct_host_bytes, 0);
     for (size_t i = 1; i < plan.edges.size(); ++i) {
       const Edge &a = plan.edges[i - 1], &b = plan.edges[i];
       ASSERT_LT(std::make_pair(a.destination_rank, a.source_rank), std::make_pair(b.destination_rank, b.source_rank));

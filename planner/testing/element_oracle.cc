@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -125,23 +126,36 @@ void ForEachRun(absl::Span<const CopyLoop> loops, Index source, Index destinatio
   }
 }
 
-std::string EdgeFault(const Manifest& m, const Plan& plan) {
-  std::vector<int> covered(plan.copies.size(), 0);
-  std::map<std::pair<int64_t, int64_t>, int> pairs;
-  for (const Edge& e : plan.edges) {
-    if (++pairs[{e.source_rank, e.destination_rank}] > 1) return "two edges of one pair of ranks";
-    if (e.count == 0) return "an empty edge";
+// What is wrong with the edges; sets the edge of each copy.
+std::string EdgeFault(const Manifest& m, const Plan& plan, std::vector<int>* edge_of) {
+  edge_of->assign(plan.copies.size(), -1);
+  std::map<std::tuple<int64_t, int64_t, int>, int> pairs;
+  for (size_t n = 0; n < plan.edges.size(); ++n) {
+    const Edge& e = plan.edges[n];
+    if (++pairs[{e.source_rank, e.destination_rank, e.stream}] > 1) return "two edges of one pair of ranks and stream";
+    if (e.stream < -1 || e.stream >= static_cast<int>(plan.streams.size())) return "an edge of no stream";
+    if (e.count == 0 && e.stream < 0) return "an empty direct edge";
     for (size_t i = 0; i < e.count; ++i) {
       if (e.first + i >= plan.copies.size()) return "an edge past the copies";
       const Copy& c = plan.copies[e.first + i];
       if (m.source[c.source].rank != e.source_rank || m.destination[c.destination].rank != e.destination_rank) {
         return "a copy in an edge of other ranks";
       }
-      ++covered[e.first + i];
+      int& edge = (*edge_of)[e.first + i];
+      if (edge >= 0) return "a copy in two edges";
+      edge = static_cast<int>(n);
+      if ((c.part >= 0) != (e.stream >= 0)) return "a copy with a part, but not of a stream, or the reverse";
     }
   }
-  for (int times : covered) {
-    if (times != 1) return "a copy that is not in exactly one edge";
+  for (int edge : *edge_of) {
+    if (edge < 0) return "a copy in no edge";
+  }
+  for (size_t s = 0; s < plan.streams.size(); ++s) {
+    for (int64_t rank : plan.streams[s].chain) {
+      if (pairs.count({plan.streams[s].source_rank, rank, static_cast<int>(s)}) == 0) {
+        return "a rank of a chain without an edge";
+      }
+    }
   }
   return "";
 }
@@ -225,46 +239,116 @@ DestinationMemory ExpectedMemory(const Manifest& manifest) {
   return memory;
 }
 
-Interpretation Interpret(const Manifest& manifest, const Plan& plan) {
-  Interpretation out{DestinationMemory(manifest), EdgeFault(manifest, plan)};
-  auto fault = [&](absl::string_view what, size_t copy) {
-    if (out.fault.empty()) out.fault = absl::StrCat("copy ", copy, ": ", what);
+namespace {
+
+class Interpreter {
+ public:
+  Interpreter(const Manifest& m, const Plan& plan) : m_(m), plan_(plan), out_{DestinationMemory(m), ""} {}
+
+  Interpretation Run() && {
+    std::vector<int> edge_of;
+    out_.fault = EdgeFault(m_, plan_, &edge_of);
+    for (size_t s = 0; s < plan_.streams.size(); ++s) Send(s);
+    for (size_t n = 0; n < plan_.copies.size(); ++n) {
+      const int stream = edge_of[n] < 0 ? -1 : plan_.edges[edge_of[n]].stream;
+      stream < 0 ? CopyDirect(n) : Unpack(n, stream);
+    }
+    for (const ZeroFill& z : plan_.zero_fills) {
+      ForEachRun(z.loops, 0, z.destination_offset, 0, [&](Index, Index to, Index) {
+        for (Index i = 0; i < z.run_bytes; ++i) {
+          if (!out_.memory.WriteByte(z.destination, to + i, 0)) Fault("a zero fill outside of its destination", 0);
+        }
+      });
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct Packed {
+    std::vector<uint8_t> bytes;
+    std::vector<size_t> begin;  // of each part
   };
-  std::map<std::pair<int, int>, SourceMemory> sources;
-  for (size_t n = 0; n < plan.copies.size(); ++n) {
-    const Copy& c = plan.copies[n];
-    auto [it, fresh] = sources.try_emplace({c.source, c.tensor});
-    if (fresh) it->second = FillSource(manifest, manifest.source[c.source], c.tensor);
-    const SourceMemory& source = it->second;
-    Index tensor_bytes = DtypeBits(manifest.tensors[c.tensor].dtype);
-    for (Index e : manifest.tensors[c.tensor].shape) tensor_bytes *= e;
+
+  void Fault(absl::string_view what, size_t item) {
+    if (out_.fault.empty()) out_.fault = absl::StrCat("copy or stream ", item, ": ", what);
+  }
+
+  uint8_t Read(int source, int tensor, Index at, size_t item) {
+    auto [it, fresh] = sources_.try_emplace({source, tensor});
+    if (fresh) it->second = FillSource(m_, m_.source[source], tensor);
+    if (at < 0 || at >= static_cast<Index>(it->second.bytes.size())) {
+      Fault("reads outside of its source", item);
+      return kNotOffered;
+    }
+    if (!it->second.offered[at]) Fault("reads what the source does not offer", item);
+    return it->second.bytes[at];
+  }
+
+  void Write(const Copy& c, Index to, Index position, uint8_t byte, size_t item) {
+    Index tensor_bytes = DtypeBits(m_.tensors[c.tensor].dtype);
+    for (Index e : m_.tensors[c.tensor].shape) tensor_bytes *= e;
     tensor_bytes /= 8;
+    if (position < 0 || position >= tensor_bytes || TensorByte(m_, c.tensor, position) != byte) {
+      Fault("states another position than that of its bytes", item);
+    }
+    if (!out_.memory.WriteByte(c.destination, to, byte)) Fault("writes outside of its destination", item);
+  }
+
+  // The source rank packs the parts; the bytes walk down the chain, where each rank keeps them.
+  void Send(size_t s) {
+    const Stream& stream = plan_.streams[s];
+    Packed packed;
+    for (const Part& p : stream.parts) {
+      packed.begin.push_back(packed.bytes.size());
+      if (m_.source[p.source].rank != stream.source_rank) Fault("a part of another source rank", s);
+      std::vector<CopyLoop> loops;
+      for (const PartLoop& l : p.loops) loops.push_back({l.extent, l.source_stride, 0, l.position_stride});
+      ForEachRun(loops, p.source_offset, 0, 0, [&](Index from, Index, Index) {
+        for (Index i = 0; i < p.run_bytes; ++i) packed.bytes.push_back(Read(p.source, p.tensor, from + i, s));
+      });
+    }
+    packed.begin.push_back(packed.bytes.size());
+    for (int64_t rank : stream.chain) {
+      if (!arrived_.try_emplace({s, rank}, packed).second) Fault("passes twice through one rank", s);
+    }
+  }
+
+  void CopyDirect(size_t n) {
+    const Copy& c = plan_.copies[n];
     ForEachRun(c.loops, c.source_offset, c.destination_offset, c.position, [&](Index from, Index to, Index position) {
       for (Index i = 0; i < c.run_bytes; ++i) {
-        const Index at = from + i;
-        uint8_t byte = kNotOffered;
-        if (at < 0 || at >= static_cast<Index>(source.bytes.size())) {
-          fault("reads outside of its source", n);
-        } else {
-          if (!source.offered[at]) fault("reads what the source does not offer", n);
-          byte = source.bytes[at];
-        }
-        if (position + i < 0 || position + i >= tensor_bytes || TensorByte(manifest, c.tensor, position + i) != byte) {
-          fault("states another position than that of its bytes", n);
-        }
-        if (!out.memory.WriteByte(c.destination, to + i, byte)) fault("writes outside of its destination", n);
+        Write(c, to + i, position + i, Read(c.source, c.tensor, from + i, n), n);
       }
     });
   }
-  for (const ZeroFill& z : plan.zero_fills) {
-    ForEachRun(z.loops, 0, z.destination_offset, 0, [&](Index, Index to, Index) {
-      for (Index i = 0; i < z.run_bytes; ++i) {
-        if (!out.memory.WriteByte(z.destination, to + i, 0)) fault("a zero fill outside of its destination", 0);
+
+  // Takes the runs of its part in their order; where the bytes lie in the source plays no role.
+  void Unpack(size_t n, int stream) {
+    const Copy& c = plan_.copies[n];
+    const auto it = arrived_.find({static_cast<size_t>(stream), m_.destination[c.destination].rank});
+    if (it == arrived_.end()) return Fault("of a rank that the stream does not reach", n);
+    const Packed& packed = it->second;
+    if (c.part < 0 || c.part + 1 >= static_cast<int>(packed.begin.size())) return Fault("of no part", n);
+    size_t at = packed.begin[c.part];
+    ForEachRun(c.loops, 0, c.destination_offset, c.position, [&](Index, Index to, Index position) {
+      for (Index i = 0; i < c.run_bytes; ++i, ++at) {
+        if (at >= packed.begin[c.part + 1]) return Fault("takes more than its part", n);
+        Write(c, to + i, position + i, packed.bytes[at], n);
       }
     });
+    if (at != packed.begin[c.part + 1]) Fault("takes less than its part", n);
   }
-  return out;
-}
+
+  const Manifest& m_;
+  const Plan& plan_;
+  Interpretation out_;
+  std::map<std::pair<int, int>, SourceMemory> sources_;
+  std::map<std::pair<size_t, int64_t>, Packed> arrived_;
+};
+
+}  // namespace
+
+Interpretation Interpret(const Manifest& manifest, const Plan& plan) { return Interpreter(manifest, plan).Run(); }
 
 std::string CheckPlan(const Manifest& manifest, const Plan& plan) {
   const Interpretation got = Interpret(manifest, plan);

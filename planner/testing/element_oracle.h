@@ -64,7 +64,8 @@ struct Interpretation {
   std::string fault;
 };
 
-// Executes a plan, also a wrong one, on real bytes: each source holds its snapshot, in the tensor's dtype.
+// Executes a plan, also a wrong one, on real bytes: each source holds its snapshot, in the tensor's dtype. Streams are
+// packed at their source, carried from rank to rank and unpacked at each.
 Interpretation Interpret(const Manifest& manifest, const Plan& plan);
 
 // Interprets and compares with ExpectedMemory: empty when the plan is right, otherwise the first fault.

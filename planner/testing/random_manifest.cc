@@ -95,7 +95,8 @@ class Generator {
     for (const TensorSpec& t : m_.tensors) {
       if (Chance(random_, 10)) m_.ignore.push_back(t.name);
     }
-    if (Chance(random_, 20)) AddTopology();
+    const bool placed = Chance(random_, 20);
+    if (placed || options_.max_hosts > 1) AddTopology();
     return std::move(m_);
   }
 
@@ -111,6 +112,7 @@ class Generator {
   void AddTensor(Index t) {
     TensorSpec spec;
     spec.name = absl::StrCat("t", t);
+    if (options_.broadcast_percent > 0 && Chance(random_, options_.broadcast_percent)) spec.name += ".q_proj";
     do {
       spec.dtype = kDtypes[static_cast<size_t>(Uniform(random_, 0, static_cast<Index>(kDtypes.size()) - 1))];
     } while (!options_.sub_byte && Unit(spec) > 1);
@@ -276,10 +278,14 @@ class Generator {
   }
 
   void AddTopology() {
+    const Index hosts = Uniform(random_, 1, options_.max_hosts);
+    auto host = [&] { return absl::StrCat("h", Uniform(random_, 1, hosts)); };
     for (int64_t rank = 0; rank < options_.max_ranks; ++rank) {
-      m_.topology.source.push_back({rank, absl::StrCat("h", rank / 2), Chance(random_, 50) ? "d" : "", ""});
-      m_.topology.destination.push_back({rank, "h", "", Chance(random_, 50) ? "e" : ""});
+      m_.topology.source.push_back({rank, host(), Chance(random_, 50) ? "d" : "", ""});
+      m_.topology.destination.push_back({rank, host(), Chance(random_, 50) ? "d" : "", Chance(random_, 50) ? "e" : ""});
     }
+    // A side may be left out: it is on the host "".
+    if (hosts > 1 && Chance(random_, 10)) m_.topology.source.clear();
   }
 
   Random& random_;

@@ -21,6 +21,8 @@ struct RandomManifestOptions {
   Index max_elements = 200;  // of a tensor
   int max_ranks = 4;         // of a side
   bool sub_byte = true;
+  int max_hosts = 1;          // of both sides together; ranks are placed at random
+  int broadcast_percent = 0;  // tensors with a name that the policy hybrid broadcasts
 };
 
 // In [low, high].
