@@ -216,6 +216,29 @@ TEST_F(ControlTlsTest, StrangersBytesHoldUpNobody) {
   for (int fd : strangers) close(fd);
 }
 
+TEST_F(ControlTlsTest, AServersWordsAreNotTakenForAHandshake) {
+  class Impostor final : public grpc::CallbackGenericService {
+   public:
+    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+      class Reactor final : public grpc::ServerGenericBidiReactor {
+       public:
+        Reactor() { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "certificate verify failed")); }
+        void OnDone() override { delete this; }
+      };
+      return new Reactor;
+    }
+  };
+  Impostor impostor;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&impostor);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  options_.address = absl::StrCat("127.0.0.1:", port);
+  const absl::Status status = ControlClient::Connect(options_, absl::Now() + absl::Milliseconds(500)).status();
+  EXPECT_TRUE(HasCode(status, ErrorCode::kPeerLost)) << status;
+}
+
 TEST_F(ControlTlsTest, FilesThatDoNotServeAreNamedAtTheStart) {
   ControlServerOptions options;
   options.token = "secret";

@@ -184,7 +184,8 @@ class HostsTest(unittest.TestCase):
 
     def hosts(self, **settings: object) -> TwoHosts:
         net = TwoHosts(seed=SEED, secret=TOKEN.encode(), **settings)
-        self.enterContext(net)
+        net.__enter__()
+        self.addCleanup(net.__exit__, None, None, None)
         return net
 
     def test_refit_over_ipv4_with_delay_and_loss(self) -> None:
