@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "kernels/sum.h"
 #include "loader/lowering.h"
 #include "planner/status.h"
 
@@ -60,6 +61,7 @@ absl::StatusOr<uint64_t> RemoteCopier::Run(const Copy& copy, ReadForm form, Remo
 
 // Cuts the box until its source span fits into the buffer: always along the loop that reaches furthest.
 absl::Status RemoteCopier::RunSpans(const Job& job, StridedCopy box, int64_t source_at) {
+  if (box.rank == 0) return RunDirect(job, box, source_at);
   const Extent extent = SourceExtent(box);
   if (extent.span <= bounce_bytes_) return RunSpan(job, box, source_at, extent.low, extent.span);
   int widest = -1;
@@ -69,15 +71,9 @@ absl::Status RemoteCopier::RunSpans(const Job& job, StridedCopy box, int64_t sou
     if (reach > widest_reach) widest = i, widest_reach = reach;
   }
   if (widest < 0) {
-    for (int64_t at = 0; at < box.run_bytes; at += bounce_bytes_) {
-      StridedCopy part = box;
-      part.rank = 0;
-      part.run_bytes = std::min(bounce_bytes_, box.run_bytes - at);
-      part.dst += at;
-      part.first_byte += at;
-      HR_RETURN_IF_ERROR(RunSpan(job, part, source_at + at, 0, part.run_bytes));
-    }
-    return absl::OkStatus();
+    // One run, longer than the buffer.
+    box.rank = 0;
+    return RunDirect(job, box, source_at);
   }
   const int64_t rest = extent.span - widest_reach;  // of one step
   const int64_t fitting = 1 + std::max<int64_t>(0, bounce_bytes_ - rest) / std::abs(box.src_stride[widest]);
@@ -86,6 +82,15 @@ absl::Status RemoteCopier::RunSpans(const Job& job, StridedCopy box, int64_t sou
     part.extent[widest] = std::min(fitting, box.extent[widest] - step);
     const int64_t moved = Advance(&part, widest, step);
     HR_RETURN_IF_ERROR(RunSpans(job, part, source_at + moved));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoteCopier::RunDirect(const Job& job, const StridedCopy& run, int64_t source_at) {
+  for (int64_t at = 0; at < run.run_bytes; at += bounce_bytes_) {
+    const ReadRange range{source_at + at, std::min(bounce_bytes_, run.run_bytes - at)};
+    HR_RETURN_IF_ERROR(job.source.Read({&range, 1}, run.dst + at, job.deadline));
+    sum_ += kernels::SumRun(run.tensor_key, run.first_byte + at, run.dst + at, range.bytes);
   }
   return absl::OkStatus();
 }

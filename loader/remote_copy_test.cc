@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/sum.h"
+#include "loader/hold_path.h"
 #include "loader/lowering.h"
 #include "loader/testing/naive_copy.h"
 #include "loader/testing/side_memory.h"
@@ -45,6 +46,22 @@ class Publisher {
   PeerId peer_ = 0;
 };
 
+class CountingMemory : public RemoteMemory {
+ public:
+  explicit CountingMemory(std::unique_ptr<RemoteMemory> memory) : memory_(std::move(memory)) {}
+  int64_t bytes() const override { return memory_->bytes(); }
+  absl::Status Read(absl::Span<const ReadRange> ranges, std::byte* out, absl::Time deadline) override {
+    ++reads;
+    for (const ReadRange& range : ranges) bytes_read += range.bytes;
+    return memory_->Read(ranges, out, deadline);
+  }
+
+  int64_t bytes_read = 0, reads = 0;
+
+ private:
+  const std::unique_ptr<RemoteMemory> memory_;
+};
+
 TEST(RemoteCopyTest, CopiesAndSumsWhatThePlanSays) {
   for (int seed = 0; seed < testing::Share(120); ++seed) {
     Random random(seed);
@@ -65,7 +82,7 @@ TEST(RemoteCopyTest, CopiesAndSumsWhatThePlanSays) {
       if (bytes > 0) remote[i] = publisher.Open({source.First(m.source[i]), static_cast<size_t>(bytes)});
     }
     for (const ReadForm form : kForms) {
-      for (const int64_t bounce : {int64_t{1}, Uniform(random, 2, 40), RemoteCopier::kBounceBytes}) {
+      for (const int64_t bounce : {int64_t{1}, Uniform(random, 2, 40), kBounceBytes}) {
         SideMemory wanted(m.destination), got(m.destination);
         RemoteCopier copier(bounce);
         for (const Copy& c : plan->copies) {
@@ -116,13 +133,20 @@ TEST(RemoteCopyTest, CopiesLargeBoxes) {
       sum += kernels::SumRun(TensorKey(c.tensor), p, &memory[first + s], 1);
     });
     Publisher publisher;
-    const auto remote = publisher.Open(memory);
+    CountingMemory remote(publisher.Open(memory));
     for (const ReadForm form : kForms) {
+      remote.bytes_read = remote.reads = 0;
       std::fill(got.begin(), got.end(), std::byte{0});
       RemoteCopier copier;
-      const auto copied = copier.Run(c, form, *remote, first, got.data(), absl::InfiniteFuture());
+      const auto copied = copier.Run(c, form, remote, first, got.data(), absl::InfiniteFuture());
       ASSERT_TRUE(copied.ok()) << copied.status();
       EXPECT_EQ(*copied, sum) << "seed " << seed;
+      // The costs are reckoned from what is done.
+      const HoldShape shape = ShapeOf(c);
+      EXPECT_EQ(remote.bytes_read, form == ReadForm::kSpans ? shape.span_bytes : shape.bytes) << "seed " << seed;
+      if (form == ReadForm::kSpans) {
+        EXPECT_EQ(remote.reads, shape.span_reads) << "seed " << seed;
+      }
       ASSERT_TRUE(got == wanted) << "seed " << seed;
     }
   }
