@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,8 +22,8 @@ namespace {
 std::string Describe(const Extents& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 // Plans and checks every byte.
-void ExpectExact(const Manifest& m, const std::string& what) {
-  const absl::StatusOr<Plan> plan = BuildPlan(m);
+void ExpectExact(const Manifest& m, const std::string& what, Policy policy = Policy::kAuto) {
+  const absl::StatusOr<Plan> plan = BuildPlan(m, {.policy = policy});
   ASSERT_TRUE(plan.ok()) << what << ": " << plan.status();
   ASSERT_EQ(CheckPlan(m, *plan), "") << what;
 }
@@ -93,6 +94,57 @@ TEST(Exhaustive, EveryPlacementOntoOneRankAndBack) {
       ExpectExact(m, absl::StrCat(Describe(shape), " one -> ", Describe(layout)));
     });
     if (HasFatalFailure()) return;
+  }
+}
+
+// Shapes of one and two axes, with ranks on one to four hosts: workers in turn or in blocks, trainers on hosts of their
+// own or among the workers. By both policies, which the tensor's name allows.
+TEST(Exhaustive, HostsAndPoliciesCrossed) {
+  CaseShare share("hosts and policies crossed");
+  size_t turn = 0;
+  for (const Extents& shape : SmallShapes()) {
+    if (shape.size() > 2) continue;
+    const TensorSpec tensor{"q_proj", shape, Dtype::kU16};
+    const Side side = DistinctSides(tensor);
+    const size_t n = side.layouts.size();
+    for (size_t s = 0; s < n; ++s) {
+      for (size_t d = 0; d < n; ++d) {
+        const Index hosts = static_cast<Index>(++turn % 4) + 1;
+        const bool in_turn = turn % 8 < 4, apart = turn % 3 > 0;
+        if ((!AllCrossings() && turn % 11 != 0) || !share.Take()) continue;
+        Manifest m;
+        m.tensors = {tensor};
+        m.source = side.buffers[s];
+        // Two engines, so that every byte is wanted twice.
+        for (int64_t engine : {0, 1}) {
+          for (Buffer b : side.buffers[d]) {
+            b.rank += 100 * engine;
+            m.destination.push_back(std::move(b));
+          }
+        }
+        auto place = [&](const std::vector<Buffer>& buffers, const char* prefix, std::vector<Placement>* placements) {
+          std::set<int64_t> ranks;
+          for (const Buffer& b : buffers) ranks.insert(b.rank);
+          int64_t i = 0;
+          for (int64_t rank : ranks) {
+            const int64_t host = in_turn ? i % hosts : i * hosts / static_cast<int64_t>(ranks.size());
+            placements->push_back({rank, absl::StrCat(prefix, host), i % 3 ? "" : "d", ""});
+            ++i;
+          }
+        };
+        place(m.source, apart ? "t" : "h", &m.topology.source);
+        place(m.destination, "h", &m.topology.destination);
+        const std::string what =
+            absl::StrCat(Describe(shape), " ", Describe(side.layouts[s]), " -> twice ", Describe(side.layouts[d]),
+                         " on ", hosts, " hosts", in_turn ? " in turn" : " in blocks", apart ? ", apart" : "");
+        ExpectExact(m, what + ", auto");
+        ExpectExact(m, what + ", hybrid", Policy::kHybrid);
+        if (HasFatalFailure()) return;
+        const PlanFigures f = Measure(m, *BuildPlan(m));
+        ASSERT_EQ(f.host_wire_bytes, f.distinct_host_bytes) << what;
+        ASSERT_EQ(f.wire_bytes, f.needed_bytes) << what;
+      }
+    }
   }
 }
 
@@ -178,7 +230,10 @@ TEST(Random, ManifestsWithViewsFillsAndStorages) {
   for (uint64_t n = 0; n < 10000; ++n) {
     if (!share.Take()) continue;
     Random random(seed + n);
-    ExpectExact(RandomManifest(random, large), absl::StrCat("seed ", seed + n));
+    large.max_hosts = static_cast<int>(n % 4) + 1;
+    large.broadcast_percent = n % 8 < 4 ? 30 : 0;
+    ExpectExact(RandomManifest(random, large), absl::StrCat("seed ", seed + n),
+                n % 8 < 4 ? Policy::kHybrid : Policy::kAuto);
     if (HasFatalFailure()) return;
   }
 }
