@@ -132,9 +132,8 @@ class Job:
                                   "devices": self._devices, "manifest": manifest(), **secure})
 
     def join(self) -> None:
-        for member in self.members:
-            joined = member.answer()
-            self._test.assertEqual(joined["code"], "", f"{member.name}: {joined['message']}")
+        answers = {member.name: member.answer() for member in self.members}  # the first error may be another's echo
+        self._test.assertEqual({answer["code"] for answer in answers.values()}, {""}, json.dumps(answers, indent=1))
 
     def begin(self, generation: int) -> None:
         """Publishes a generation; every worker takes it."""

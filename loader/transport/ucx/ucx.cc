@@ -203,8 +203,8 @@ absl::StatusOr<PeerId> UcxTransport::Connect(absl::string_view address, absl::Ti
   params.err_handler.arg = peer.get();
   if (ucs_status_t s = ucx_->ucp_ep_create(worker_, &params, &peer->ep); s != UCS_OK) {
     return UcsError(s,
-                    "connect: no device in common with the peer (both listen on loopback only, unless `devices` or "
-                    "UCX_NET_DEVICES says otherwise), or nobody there");
+                    "connect: nobody listens there any more, or no device in common with the peer (both ends use "
+                    "loopback only, unless `devices` or UCX_NET_DEVICES says otherwise)");
   }
   const PeerId id = peer->id;
   peers_[id] = std::move(peer);
