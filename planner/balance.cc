@@ -36,13 +36,16 @@ struct Class {
 class Sharing {
  public:
   explicit Sharing(absl::Span<const Demand> demands) : demands_(demands), stripes_(demands.size()) {
-    for (const Demand& d : demands) ranks_.insert(ranks_.end(), d.ranks.begin(), d.ranks.end());
+    for (const Demand& d : demands) {
+      for (int64_t r : d.ranks) {
+        if (index_.try_emplace(r, 0).second) ranks_.push_back(r);
+      }
+    }
     std::sort(ranks_.begin(), ranks_.end());
-    ranks_.erase(std::unique(ranks_.begin(), ranks_.end()), ranks_.end());
-    for (size_t r = 0; r < ranks_.size(); ++r) index_.emplace(ranks_[r], static_cast<int>(r));
+    for (size_t r = 0; r < ranks_.size(); ++r) index_[ranks_[r]] = static_cast<int>(r);
   }
 
-  std::vector<std::vector<Stripe>> Run() && {
+  std::vector<Stripes> Run() && {
     MakeClasses();
     // Of sums near 64 bits and beyond, as no real job has them, shares are found in coarser units, and nothing is cut.
     Index unit = 1;
@@ -69,14 +72,26 @@ class Sharing {
  private:
   static constexpr Index kMostBytes = Index{1} << 61;
 
-  // Demands with one candidate need no choice, but load their rank.
+  // Demands with one candidate need no choice, but load their rank: their stripes are made here.
   void MakeClasses() {
     absl::flat_hash_map<std::vector<int>, size_t> known;
+    std::vector<int> alone(ranks_.size(), -1);  // the class of each rank's demands that nobody else can send
     std::vector<int> ranks;
     for (size_t i = 0; i < demands_.size(); ++i) {
       const Demand& d = demands_[i];
       if (d.bytes == 0) {
         stripes_[i] = {{0, 0}};
+        continue;
+      }
+      if (d.ranks.size() == 1) {
+        const int rank = index_.at(d.ranks[0]);
+        if (alone[rank] < 0) {
+          alone[rank] = static_cast<int>(classes_.size());
+          classes_.push_back({{rank}, {}, 0, 0});
+        }
+        stripes_[i] = {{0, d.bytes}};
+        Class& c = classes_[alone[rank]];
+        c.bytes = SaturatedSum(c.bytes, d.bytes);
         continue;
       }
       ranks.clear();
@@ -100,10 +115,7 @@ class Sharing {
 
   // Hands out the demands of a class, of which rank c.ranks[k] is due `due[k]` bytes, and less where it is ahead.
   void HandOut(const Class& c, std::vector<Index> due, bool cut) {
-    if (c.ranks.size() == 1) {
-      for (size_t d : c.demands) Give(d, c.ranks[0], demands_[d].bytes);
-      return;
-    }
+    if (c.demands.empty()) return;  // one candidate
     for (size_t k = 0; k < due.size(); ++k) due[k] = due[k] - ahead_[c.ranks[k]];
     std::vector<size_t> order = c.demands;
     std::stable_sort(order.begin(), order.end(),
@@ -128,7 +140,7 @@ class Sharing {
   }
 
   const absl::Span<const Demand> demands_;
-  std::vector<std::vector<Stripe>> stripes_;
+  std::vector<Stripes> stripes_;
   std::vector<int64_t> ranks_;  // all candidates, ascending
   absl::flat_hash_map<int64_t, int> index_;
   std::vector<Class> classes_;
@@ -137,6 +149,6 @@ class Sharing {
 
 }  // namespace
 
-std::vector<std::vector<Stripe>> ShareOut(absl::Span<const Demand> demands) { return Sharing(demands).Run(); }
+std::vector<Stripes> ShareOut(absl::Span<const Demand> demands) { return Sharing(demands).Run(); }
 
 }  // namespace headrace

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "planner/manifest.h"
 
@@ -29,6 +30,8 @@ struct Stripe {
   bool operator==(const Stripe&) const = default;
 };
 
+using Stripes = absl::InlinedVector<Stripe, 1>;
+
 // The stripes of each demand, in the order in which they are cut off, in all as long as the demand. One where it is not
 // cut; cut ones are multiples of the grain and at least kMinStripeBytes.
 //
@@ -40,7 +43,7 @@ struct Stripe {
 //
 // Deterministic; ties go to the lowest rank, then to the first listed candidate. O(n log n + candidates), and the cost
 // of FairShares for the different sets of candidates.
-std::vector<std::vector<Stripe>> ShareOut(absl::Span<const Demand> demands);
+std::vector<Stripes> ShareOut(absl::Span<const Demand> demands);
 
 }  // namespace headrace
 

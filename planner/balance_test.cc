@@ -11,14 +11,14 @@
 namespace headrace {
 namespace {
 
-using Stripes = std::vector<std::vector<Stripe>>;
+using AllStripes = std::vector<Stripes>;
 
 constexpr Index kStripe = kMinStripeBytes;
 
 Demand Whole(Index bytes, std::vector<int64_t> ranks) { return {bytes, std::max<Index>(bytes, 1), std::move(ranks)}; }
 
 // What each rank sends; checks that each demand is cut as it may be.
-std::map<int64_t, Index> Loads(const std::vector<Demand>& demands, const Stripes& stripes) {
+std::map<int64_t, Index> Loads(const std::vector<Demand>& demands, const AllStripes& stripes) {
   EXPECT_EQ(stripes.size(), demands.size());
   std::map<int64_t, Index> loads;
   for (size_t i = 0; i < demands.size(); ++i) {
@@ -65,16 +65,16 @@ double LowerBound(const std::vector<Demand>& demands) {
 
 TEST(Balance, NothingToChoose) {
   EXPECT_TRUE(ShareOut({}).empty());
-  EXPECT_EQ(ShareOut(std::vector<Demand>{Whole(5, {7}), Whole(0, {7, 7})}), (Stripes{{{0, 5}}, {{0, 0}}}));
+  EXPECT_EQ(ShareOut(std::vector<Demand>{Whole(5, {7}), Whole(0, {7, 7})}), (AllStripes{{{0, 5}}, {{0, 0}}}));
 }
 
 TEST(Balance, TiesGoToTheLowestRankThenToTheFirstListed) {
-  EXPECT_EQ(ShareOut(std::vector<Demand>{Whole(5, {9, 3, 3})}), (Stripes{{{1, 5}}}));
+  EXPECT_EQ(ShareOut(std::vector<Demand>{Whole(5, {9, 3, 3})}), (AllStripes{{{1, 5}}}));
 }
 
 TEST(Balance, FixedLoadCountsFirst) {
   // Listed last, but rank 0 must send it.
-  EXPECT_EQ(ShareOut(std::vector<Demand>{Whole(5, {0, 1}), Whole(100, {0})}), (Stripes{{{1, 5}}, {{0, 100}}}));
+  EXPECT_EQ(ShareOut(std::vector<Demand>{Whole(5, {0, 1}), Whole(100, {0})}), (AllStripes{{{1, 5}}, {{0, 100}}}));
 }
 
 TEST(Balance, EqualReplicasShareEqually) {
@@ -84,14 +84,14 @@ TEST(Balance, EqualReplicasShareEqually) {
 
 TEST(Balance, OneHugeDemandIsStripedOverAllReplicas) {
   const std::vector<Demand> demands = {{Index{1000} << 20, 1024, {0, 1, 2, 3, 4, 5, 6}}};
-  const Stripes stripes = ShareOut(demands);
+  const AllStripes stripes = ShareOut(demands);
   EXPECT_EQ(stripes[0].size(), 7u);
   EXPECT_LE(Busiest(Loads(demands, stripes)), (Index{1000} << 20) / 7 + 1024);
 }
 
 TEST(Balance, WholeWhereThatIsEven) {
   const std::vector<Demand> demands(8, {Index{1} << 30, 4096, {0, 1, 2, 3}});
-  const Stripes stripes = ShareOut(demands);
+  const AllStripes stripes = ShareOut(demands);
   for (const auto& s : stripes) EXPECT_EQ(s.size(), 1u);
   EXPECT_EQ(Busiest(Loads(demands, stripes)), Index{2} << 30);
 }
@@ -108,19 +108,18 @@ TEST(Balance, NothingIsCutBelowTheSmallestStripe) {
   for (Index bytes : {Index{1}, kStripe, 2 * kStripe - 1}) {
     EXPECT_EQ(ShareOut(std::vector<Demand>{{bytes, 1, {0, 1}}})[0].size(), 1u) << bytes;
   }
-  EXPECT_EQ(ShareOut(std::vector<Demand>{{2 * kStripe, 1, {0, 1}}})[0],
-            (std::vector<Stripe>{{0, kStripe}, {1, kStripe}}));
+  EXPECT_EQ(ShareOut(std::vector<Demand>{{2 * kStripe, 1, {0, 1}}})[0], (Stripes{{0, kStripe}, {1, kStripe}}));
   // Rows of 48 KiB: two of them at least.
   EXPECT_EQ(ShareOut(std::vector<Demand>{{3 * (48 << 10), 48 << 10, {0, 1}}})[0].size(), 1u);
   EXPECT_EQ(ShareOut(std::vector<Demand>{{4 * (48 << 10), 48 << 10, {0, 1}}})[0],
-            (std::vector<Stripe>{{0, 96 << 10}, {1, 96 << 10}}));
+            (Stripes{{0, 96 << 10}, {1, 96 << 10}}));
 }
 
 TEST(Balance, OfEqualCandidatesAtMostAsManyAreCutAsThereAreCandidates) {
   std::vector<Demand> demands;
   Random random(3);
   for (int n = 0; n < 500; ++n) demands.push_back({Uniform(random, 1, 4000) * 4096, 4096, {0, 1, 2, 3, 4, 5, 6, 7}});
-  const Stripes stripes = ShareOut(demands);
+  const AllStripes stripes = ShareOut(demands);
   size_t more = 0;
   for (const auto& s : stripes) more += s.size() - 1;
   EXPECT_LE(more, 8u);
@@ -130,7 +129,7 @@ TEST(Balance, OfEqualCandidatesAtMostAsManyAreCutAsThereAreCandidates) {
 TEST(Balance, SumsBeyondSixtyFourBits) {
   std::vector<Demand> demands(40, {Index{1} << 61, 1, {0, 1, 2}});
   demands.push_back({Index{1} << 62, Index{1} << 62, {1}});
-  const Stripes stripes = ShareOut(demands);
+  const AllStripes stripes = ShareOut(demands);
   for (size_t i = 0; i < demands.size(); ++i) {
     Index left = demands[i].bytes;
     for (const Stripe& s : stripes[i]) left -= s.bytes;
@@ -160,7 +159,7 @@ TEST(Balance, RandomDemandsComeCloseToTheBound) {
       if (Uniform(random, 0, 3) == 0) d.bytes = d.grain * Uniform(random, 1, 3);  // small ones, too
       d.ranks = sets[static_cast<size_t>(Uniform(random, 0, static_cast<Index>(sets.size()) - 1))];
     }
-    const Stripes stripes = ShareOut(demands);
+    const AllStripes stripes = ShareOut(demands);
     EXPECT_EQ(stripes, ShareOut(demands));
     const double bound = LowerBound(demands), busiest = static_cast<double>(Busiest(Loads(demands, stripes)));
     ASSERT_LE(busiest, bound + 2 * kStripe);

@@ -137,10 +137,11 @@ absl::StatusOr<Plan> BuildPlan(const Manifest& manifest, const PlanOptions& opti
     const TensorSpec& tensor = manifest.tensors[t];
     Route route = RouteTensor(manifest, hosts, options.policy, tensor, &tensors[t]);
     for (const Shipment& s : route.shipments) demands.push_back(DemandOf(manifest, tensor, tensors[t], s));
+    tensors[t].cells = {};  // shipments take their place
     shipments.push_back(std::move(route.shipments));
     plan.decisions.push_back(std::move(route.decision));
   }
-  const std::vector<std::vector<Stripe>> stripes = ShareOut(demands);
+  const std::vector<Stripes> stripes = ShareOut(demands);
 
   std::vector<Copy> direct;
   StreamBuilder streams(manifest, hosts, tensors);
@@ -155,6 +156,7 @@ absl::StatusOr<Plan> BuildPlan(const Manifest& manifest, const PlanOptions& opti
         AddBox(&groups, {s.destinations, s.sources[stripe.candidate], s.stream}, std::move(box));
       });
     }
+    shipments[t] = {};
     for (const auto& [sides, boxes] : groups) {
       for (const Box& box : boxes) {
         if (sides.stream) {

@@ -14,10 +14,6 @@ namespace {
 
 constexpr size_t kMaxNamedHosts = 4;
 
-Shipment Direct(Box box, int destination, std::vector<int> sources) {
-  return {std::move(box), {destination}, std::move(sources), false};
-}
-
 Route Broadcast(const TensorCells& cut, absl::string_view kind) {
   Route route;
   route.decision = {TransferKind::kBroadcast, InstallKind::kDirect,
@@ -91,7 +87,7 @@ Route RouteTensor(const Manifest& manifest, const Hosts& hosts, Policy policy, c
       }
       std::erase_if(cell.sources, is_remote);
     }
-    route.shipments.push_back(Direct(cell.box, cell.destination_box, std::move(cell.sources)));
+    route.shipments.push_back({std::move(cell.box), {cell.destination_box}, std::move(cell.sources), false});
   }
   std::map<absl::string_view, size_t> relayed;
   for (const auto& [host, cells] : remote) {

@@ -50,7 +50,7 @@ struct Route {
   std::vector<Shipment> shipments;  // together all cells of the tensor
 };
 
-// How one tensor travels. Its cells' lists of sources are moved from.
+// How one tensor travels. Its cells are moved from.
 Route RouteTensor(const Manifest& manifest, const Hosts& hosts, Policy policy, const TensorSpec& tensor,
                   TensorCells* cut);
 

@@ -123,7 +123,7 @@ StreamCopies StreamBuilder::Build(const std::map<int64_t, Index>& entering) && {
     demands.push_back(std::move(demand));
   }
   for (const auto& [rank, bytes] : entering) demands.push_back({bytes, 1, {rank}});
-  const std::vector<std::vector<Stripe>> heads = ShareOut(demands);
+  const std::vector<Stripes> heads = ShareOut(demands);
 
   StreamCopies out;
   size_t next = 0;
@@ -132,7 +132,7 @@ StreamCopies StreamBuilder::Build(const std::map<int64_t, Index>& entering) && {
       Emit(key.source_rank, key.chain, std::move(loads), &out);
       continue;
     }
-    const std::vector<Stripe>& stripes = heads[next++];
+    const Stripes& stripes = heads[next++];
     std::vector<std::vector<Load>> split = Split(std::move(loads), stripes);
     for (size_t s = 0; s < split.size(); ++s) {
       if (split[s].empty()) continue;
