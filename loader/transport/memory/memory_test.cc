@@ -48,6 +48,10 @@ TEST(Memory, CapabilitiesCanBeSwitchedOff) {
   EXPECT_FALSE(no_map.NewEndpoint()->capabilities().map_reason.empty());
   EXPECT_FALSE(no_messages.NewEndpoint()->capabilities().two_sided);
   EXPECT_EQ(small.NewEndpoint()->capabilities().max_message_bytes, 10);
+  MemoryFabric no_read({.read = false});
+  EXPECT_FALSE(no_read.NewEndpoint()->capabilities().read);
+  const std::byte memory[8] = {};
+  EXPECT_TRUE(HasCode(no_read.NewEndpoint()->Register(memory).status(), ErrorCode::kTransport));
   auto endpoint = no_map.NewEndpoint();
   auto region = endpoint->AllocateRegion(10);
   ASSERT_TRUE(region.ok());
