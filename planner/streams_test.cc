@@ -154,6 +154,29 @@ TEST(Streams, HeadsShareWhatEntersAHost) {
   for (const auto& [rank, bytes] : heads) EXPECT_LE(bytes, 3000 * 1024 / 4 * 1.02) << rank;
 }
 
+TEST(Streams, ReplicasShareWhatIsRelayedAndBroadcast) {
+  // Four replicas on two hosts, two engines of four workers on two others; one tensor is much larger than the rest.
+  Manifest m;
+  for (int64_t r = 0; r < 4; ++r) m.topology.source.push_back({r, r < 2 ? "s" : "t", "", ""});
+  for (int64_t r = 0; r < 8; ++r) m.topology.destination.push_back({r, r < 4 ? "a" : "b", "", ""});
+  for (int t = 0; t < 9; ++t) {
+    const TensorSpec tensor{
+        absl::StrCat("l", t, t % 2 ? ".q_proj" : ".norm"), {t == 0 ? 4096 : 400 + 3 * t, 512}, Dtype::kU8};
+    m.tensors.push_back(tensor);
+    for (int64_t r = 0; r < 4; ++r) m.source.push_back(WholeBuffer(r, tensor));
+    for (int64_t r = 0; r < 8; ++r) m.destination.push_back(WholeBuffer(r, tensor));
+  }
+  for (Policy policy : {Policy::kAuto, Policy::kHybrid}) {
+    const auto plan = BuildPlan(m, {.policy = policy});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const PlanFigures f = Measure(m, *plan);
+    EXPECT_LE(f.sender_max_over_mean, 1.02) << PolicyName(policy);
+    EXPECT_EQ(f.wire_bytes, f.needed_bytes);
+    EXPECT_EQ(f.host_wire_bytes, f.distinct_host_bytes);
+    EXPECT_EQ(f.host_wire_bytes * 4, f.needed_bytes);
+  }
+}
+
 TEST(Streams, ARankThatGetsMuchDirectlyIsNoHead) {
   Manifest m = Replicated({"w", {1000}, Dtype::kU8}, {"a", "a"});
   m.tensors.push_back({"own", {5000}, Dtype::kU8});
