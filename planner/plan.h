@@ -79,7 +79,8 @@ struct Part {
 };
 
 // Bytes that travel once from a source rank along a chain of destination ranks. The source rank sends to chain[0], each
-// rank passes every byte on to the next.
+// rank passes every byte on to the next. All are of one engine: engines take generations when they like, and none may
+// hold up another.
 struct Stream {
   int64_t source_rank = 0;
   std::vector<int64_t> chain;  // destination ranks, not empty, all different
@@ -167,12 +168,13 @@ struct PlanFigures {
   Index streams = 0;
   Index needed_bytes = 0;
   Index wire_bytes = 0;
-  Index reshard_bytes = 0;        // of wire_bytes
-  Index broadcast_bytes = 0;      // of wire_bytes
-  Index host_wire_bytes = 0;      // what enters destination hosts from other hosts
-  Index distinct_host_bytes = 0;  // tensor bytes that destination hosts want and none of their own sources offers
-  Index direct_bytes = 0;         // of what is written
-  Index loader_bytes = 0;         // of what is written
+  Index reshard_bytes = 0;    // of wire_bytes
+  Index broadcast_bytes = 0;  // of wire_bytes
+  Index host_wire_bytes = 0;  // what enters destination hosts from other hosts
+  // Tensor bytes that destination hosts want and none of their own sources offers, once for each engine of the host.
+  Index distinct_host_bytes = 0;
+  Index direct_bytes = 0;  // of what is written
+  Index loader_bytes = 0;  // of what is written
   Index zero_bytes = 0;
   Index busiest_sender_bytes = 0;     // of what source ranks send: a stream counts once
   double sender_max_over_mean = 1.0;  // over the source ranks that hold a piece

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,14 +13,19 @@ namespace {
 
 constexpr size_t kMaxNamedHosts = 4;
 
-Route Broadcast(const TensorCells& cut, absl::string_view kind) {
+Route Broadcast(const Manifest& manifest, const Hosts& hosts, const TensorCells& cut, absl::string_view kind) {
   Route route;
   route.decision = {TransferKind::kBroadcast, InstallKind::kDirect,
                     absl::StrCat("the policy hybrid broadcasts weights of this name: ", kind)};
-  std::vector<int> all(cut.cells.size());
-  std::iota(all.begin(), all.end(), 0);
-  for (SharedCell& cell : ShareCells(cut, all)) {
-    route.shipments.push_back({std::move(cell.box), std::move(cell.destinations), std::move(cell.sources), true});
+  std::map<absl::string_view, std::vector<int>> engines;
+  for (size_t c = 0; c < cut.cells.size(); ++c) {
+    const int64_t rank = manifest.destination[cut.destination[cut.cells[c].destination_box].buffer].rank;
+    engines[hosts.EngineOfDestination(rank)].push_back(static_cast<int>(c));
+  }
+  for (const auto& [engine, cells] : engines) {
+    for (SharedCell& cell : ShareCells(cut, cells)) {
+      route.shipments.push_back({std::move(cell.box), std::move(cell.destinations), std::move(cell.sources), true});
+    }
   }
   return route;
 }
@@ -66,15 +70,22 @@ absl::string_view Hosts::DomainOfDestination(int64_t rank) const {
   return it == destination_.end() ? absl::string_view() : absl::string_view(it->second->domain);
 }
 
+absl::string_view Hosts::EngineOfDestination(int64_t rank) const {
+  const auto it = destination_.find(rank);
+  return it == destination_.end() ? absl::string_view() : absl::string_view(it->second->engine);
+}
+
 Route RouteTensor(const Manifest& manifest, const Hosts& hosts, Policy policy, const TensorSpec& tensor,
                   TensorCells* cut) {
   if (policy == Policy::kHybrid) {
-    if (const std::string kind = BroadcastKind(tensor.name); !kind.empty()) return Broadcast(*cut, kind);
+    if (const std::string kind = BroadcastKind(tensor.name); !kind.empty())
+      return Broadcast(manifest, hosts, *cut, kind);
   }
   Route route;
   route.decision = {TransferKind::kReshard, InstallKind::kDirect, "every destination element is a plain copy"};
   route.shipments.reserve(cut->cells.size());
-  std::map<absl::string_view, std::vector<int>> remote;  // cells that no source on the destination's host offers
+  // Cells that no source on the destination's host offers, by that host and engine.
+  std::map<std::pair<absl::string_view, absl::string_view>, std::vector<int>> remote;
   for (size_t c = 0; c < cut->cells.size(); ++c) {
     Cell& cell = cut->cells[c];
     if (!hosts.AllOne()) {
@@ -82,7 +93,7 @@ Route RouteTensor(const Manifest& manifest, const Hosts& hosts, Policy policy, c
       const absl::string_view host = hosts.OfDestination(rank);
       auto is_remote = [&](int s) { return hosts.OfSource(manifest.source[cut->source[s].buffer].rank) != host; };
       if (std::all_of(cell.sources.begin(), cell.sources.end(), is_remote)) {
-        remote[host].push_back(static_cast<int>(c));
+        remote[{host, hosts.EngineOfDestination(rank)}].push_back(static_cast<int>(c));
         continue;
       }
       std::erase_if(cell.sources, is_remote);
@@ -90,10 +101,10 @@ Route RouteTensor(const Manifest& manifest, const Hosts& hosts, Policy policy, c
     route.shipments.push_back({std::move(cell.box), {cell.destination_box}, std::move(cell.sources), false});
   }
   std::map<absl::string_view, size_t> relayed;
-  for (const auto& [host, cells] : remote) {
+  for (const auto& [place, cells] : remote) {
     for (SharedCell& cell : ShareCells(*cut, cells)) {
       const bool stream = cell.destinations.size() > 1;
-      if (stream) ++relayed[host];
+      if (stream) ++relayed[place.first];
       route.shipments.push_back({std::move(cell.box), std::move(cell.destinations), std::move(cell.sources), stream});
     }
   }

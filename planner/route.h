@@ -16,7 +16,8 @@
 
 namespace headrace {
 
-// On which host each rank is. Ranks without a placement, or with one that names no host, are on the host "".
+// On which host, and of which engine, each rank is. Ranks without a placement, or with one that names no host, are on
+// the host "", and of the engine "".
 class Hosts {
  public:
   // `manifest` outlives this.
@@ -26,6 +27,7 @@ class Hosts {
   absl::string_view OfDestination(int64_t rank) const { return HostIn(destination_, rank); }
   // "" where there is none.
   absl::string_view DomainOfDestination(int64_t rank) const;
+  absl::string_view EngineOfDestination(int64_t rank) const;
   // Whether all ranks that hold buffers are on one host.
   bool AllOne() const { return all_one_; }
 

@@ -29,12 +29,16 @@ std::vector<int64_t> StreamBuilder::InOrder(std::vector<int64_t> ranks) const {
   return ranks;
 }
 
-std::vector<int64_t> StreamBuilder::BroadcastChain(int64_t source_rank, int tensor) {
-  if (ordered_tensor_ != tensor) {
+std::vector<int64_t> StreamBuilder::BroadcastChain(int64_t source_rank, int tensor, absl::string_view engine) {
+  if (ordered_tensor_ != tensor || ordered_engine_ != engine) {
     std::vector<int64_t> ranks;
-    for (const PlacedBox& b : tensors_[tensor].destination) ranks.push_back(manifest_.destination[b.buffer].rank);
+    for (const PlacedBox& b : tensors_[tensor].destination) {
+      const int64_t rank = manifest_.destination[b.buffer].rank;
+      if (hosts_.EngineOfDestination(rank) == engine) ranks.push_back(rank);
+    }
     ordered_ = InOrder(std::move(ranks));
     ordered_tensor_ = tensor;
+    ordered_engine_ = engine;
   }
   std::vector<int64_t> chain = ordered_;
   const absl::string_view home = hosts_.OfSource(source_rank);
@@ -47,7 +51,8 @@ void StreamBuilder::Add(TransferKind transfer, int tensor, const Box& box, int s
   const TensorCells& cut = tensors_[tensor];
   Key key{manifest_.source[cut.source[source].buffer].rank, transfer, {}};
   if (transfer == TransferKind::kBroadcast) {
-    key.chain = BroadcastChain(key.source_rank, tensor);
+    const int64_t any = manifest_.destination[cut.destination[destinations[0]].buffer].rank;
+    key.chain = BroadcastChain(key.source_rank, tensor, hosts_.EngineOfDestination(any));
   } else {
     for (int d : destinations) key.chain.push_back(manifest_.destination[cut.destination[d].buffer].rank);
     key.chain = InOrder(std::move(key.chain));

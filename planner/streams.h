@@ -55,8 +55,8 @@ class StreamBuilder {
 
   // All different, by host, domain and rank.
   std::vector<int64_t> InOrder(std::vector<int64_t> ranks) const;
-  // All ranks that hold any of the tensor, those of the source rank's host first.
-  std::vector<int64_t> BroadcastChain(int64_t source_rank, int tensor);
+  // All ranks of the engine that hold any of the tensor, those of the source rank's host first.
+  std::vector<int64_t> BroadcastChain(int64_t source_rank, int tensor, absl::string_view engine);
   // The loads in as many lists as there are stripes, or fewer, each of about the stripe's bytes.
   std::vector<std::vector<Load>> Split(std::vector<Load> loads, absl::Span<const Stripe> stripes) const;
   Index BytesOf(const Load& load) const;
@@ -66,7 +66,8 @@ class StreamBuilder {
   const Hosts& hosts_;
   const std::vector<TensorCells>& tensors_;
   std::map<Key, std::vector<Load>> loads_;
-  int ordered_tensor_ = -1;  // whose ranks are in ordered_
+  int ordered_tensor_ = -1;  // whose ranks are in ordered_, those of this engine
+  absl::string_view ordered_engine_;
   std::vector<int64_t> ordered_;
 };
 

@@ -233,22 +233,23 @@ TEST(Streams, PoliciesHaveNames) {
   EXPECT_FALSE(ParsePolicy("Auto").ok());
 }
 
-// What destination hosts want from elsewhere, element by element: distinct (host, tensor, element) that no source of
-// the host offers; in bits.
+// What destination hosts want from elsewhere, element by element: distinct (host, engine, tensor, element) that no source
+// of the host offers; in bits.
 double DistinctHostBits(const Manifest& m) {
-  auto host = [](const std::vector<Placement>& side, int64_t rank) {
+  auto place = [](const std::vector<Placement>& side, int64_t rank) {
     for (const Placement& p : side) {
-      if (p.rank == rank) return p.host;
+      if (p.rank == rank) return p;
     }
-    return std::string();
+    return Placement();
   };
   using Element = std::tuple<std::string, std::string, Index>;
-  std::set<Element> offered, wanted;
+  std::set<Element> offered;
+  std::map<std::string, std::set<Element>> wanted;  // by engine
   std::map<std::string, const TensorSpec*> tensors;
   for (const TensorSpec& t : m.tensors) tensors[t.name] = &t;
   for (bool source : {true, false}) {
     for (const Buffer& b : source ? m.source : m.destination) {
-      const std::string on = host(source ? m.topology.source : m.topology.destination, b.rank);
+      const Placement on = place(source ? m.topology.source : m.topology.destination, b.rank);
       for (const Piece& p : b.pieces) {
         if (p.kind != PieceKind::kTensor) continue;
         const Extents& counted = p.view ? *p.view : tensors[p.tensor]->shape;
@@ -261,13 +262,15 @@ double DistinctHostBits(const Manifest& m) {
             rest /= p.shape[i];
             stride *= counted[i];
           }
-          (source ? offered : wanted).insert({on, p.tensor, element});
+          (source ? offered : wanted[on.engine]).insert({on.host, p.tensor, element});
         }
       }
     }
   }
   double bits = 0;
-  for (const Element& e : wanted) bits += offered.count(e) ? 0 : DtypeBits(tensors[std::get<1>(e)]->dtype);
+  for (const auto& [engine, elements] : wanted) {
+    for (const Element& e : elements) bits += offered.count(e) ? 0 : DtypeBits(tensors[std::get<1>(e)]->dtype);
+  }
   return bits;
 }
 
