@@ -78,7 +78,7 @@ OneCopyFloor::OneCopyFloor(const Manifest& manifest, const Plan& plan, int64_t d
     : plan_(plan), regions_(regions) {
   for (const Edge& edge : plan.edges) {
     if (edge.destination_rank == destination_rank) {
-      edges_.emplace_back(edge, SlotLayout(manifest, plan, edge.source_rank));
+      edges_.emplace_back(edge, SlotLayout(manifest, edge.source_rank));
     }
   }
 }
@@ -88,7 +88,8 @@ absl::Status OneCopyFloor::Run(uint64_t generation, FloorCopy how, const std::ma
     const auto& [edge, layout] = edges_[e];
     const std::byte* slot = nullptr;
     for (int i = 0; i < kSnapshotSlots; ++i) {
-      const std::byte* region = regions_.at(e * kSnapshotSlots + i)->bytes().data();
+      // A publisher's regions are its slots and its sums.
+      const std::byte* region = regions_.at(e * (kSnapshotSlots + 1) + i)->bytes().data();
       SlotHeader header;
       std::memcpy(&header, region, sizeof header);
       if (header.begin == generation && header.end == generation) slot = region;

@@ -254,7 +254,10 @@ TEST(EndToEndTest, ADeadMemberIsNamed) {
     Job receiver_dies(TwoEngines(), config);
     ASSERT_EQ(FirstError(receiver_dies.Join()), absl::OkStatus());
     ASSERT_EQ(receiver_dies.Publish(1), absl::OkStatus());
+    ASSERT_TRUE(receiver_dies.receiver(0).NextGeneration(Soon()).ok());  // it is announced
     receiver_dies.KillReceiver(1);
+    ASSERT_EQ(receiver_dies.TakeAt(2, 1), absl::OkStatus());  // the other engine is not concerned
+    receiver_dies.Expect(2, 1);
     ExpectError(receiver_dies.publisher(2).AwaitCommit(1, Soon()), ErrorCode::kPeerLost, "engine 0 worker 1");
     ExpectError(receiver_dies.TakeAt(0, 1), ErrorCode::kPeerLost, "engine 0 worker 1");
     EXPECT_EQ(receiver_dies.Difference(), "");
@@ -386,6 +389,7 @@ TEST(EndToEndTest, BetweenApplyAndCommitNothingIsServed) {
     Job job(TwoEngines(), {});
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
     ASSERT_EQ(job.Publish(1), absl::OkStatus());
+    ASSERT_EQ(FirstError(testing::ForAll(2, [&](size_t w) { return job.TakeAt(w, 1); })), absl::OkStatus());
     ASSERT_TRUE(job.receiver(2).NextGeneration(Soon()).ok());
     ASSERT_EQ(job.receiver(2).Stage(1, job.ReceiverMemory(2)), absl::OkStatus());
     ASSERT_EQ(job.receiver(2).Apply(1), absl::OkStatus());

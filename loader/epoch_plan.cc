@@ -80,7 +80,7 @@ absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
     if (!fresh) return Error(ErrorCode::kMalformed, absl::StrCat(who, " uses rank ", rank, " of another member"));
     HR_RETURN_IF_ERROR(CheckTensors(part.tensors, who, index, e.manifest_.tensors));
     if (source) {
-      e.source_ranks_.push_back(rank);  // members come by rank
+      e.source_ranks_[key.rank] = rank;
       for (const TensorSpec& t : part.tensors) {
         if (index.emplace(t.name, e.manifest_.tensors.size()).second) e.manifest_.tensors.push_back(t);
       }
@@ -93,9 +93,21 @@ absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
       e.destination_ranks_[key] = rank;
       e.manifest_.destination.insert(e.manifest_.destination.end(), part.destination.begin(), part.destination.end());
       e.manifest_.topology.destination.push_back(placed[0]);
+      e.manifest_.topology.destination.back().engine = absl::StrCat(key.engine);  // whatever its manifest calls it
     }
   }
-  HR_ASSIGN_OR_RETURN(e.plan_, BuildPlan(e.manifest_));
+  // Before an engine comes nobody wants anything, which is no mistake.
+  if (e.destination_ranks_.empty()) {
+    for (const TensorSpec& t : e.manifest_.tensors) e.manifest_.ignore.push_back(t.name);
+    std::sort(e.manifest_.ignore.begin(), e.manifest_.ignore.end());
+    e.manifest_.ignore.erase(std::unique(e.manifest_.ignore.begin(), e.manifest_.ignore.end()),
+                             e.manifest_.ignore.end());
+  }
+  PlanOptions options;
+  if (!epoch.policy().empty()) {
+    HR_ASSIGN_OR_RETURN(options.policy, ParsePolicy(epoch.policy()));
+  }
+  HR_ASSIGN_OR_RETURN(e.plan_, BuildPlan(e.manifest_, options));
   return e;
 }
 
@@ -111,13 +123,21 @@ std::vector<Edge> EpochPlan::EdgesOf(const MemberKey& member) const {
 
 std::vector<proto::Edge> EpochPlan::DigestsOf(const MemberKey& member) const {
   std::vector<proto::Edge> out;
-  for (const Edge& edge : EdgesOf(member)) {
-    const MemberKey receiver = ReceiverOf(edge.destination_rank);
+  const std::vector<Edge> edges = EdgesOf(member);
+  // All edges of a pair are neighbours.
+  for (size_t first = 0, end; first < edges.size(); first = end) {
+    std::vector<std::string> digests;
+    for (end = first; end < edges.size() && edges[end].source_rank == edges[first].source_rank &&
+                      edges[end].destination_rank == edges[first].destination_rank;
+         ++end) {
+      digests.push_back(EdgeDigest(manifest_, plan_, edges[end]));
+    }
+    const MemberKey receiver = ReceiverOf(edges[first].destination_rank);
     proto::Edge& digest = out.emplace_back();
-    digest.set_publisher(PublisherOf(edge.source_rank));
+    digest.set_publisher(PublisherOf(edges[first].source_rank));
     digest.set_engine(receiver.engine);
     digest.set_worker(receiver.rank);
-    digest.set_digest(EdgeDigest(manifest_, plan_, edge));
+    digest.set_digest(digests.size() == 1 ? digests[0] : Sha256(absl::StrJoin(digests, "")));
   }
   return out;
 }

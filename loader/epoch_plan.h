@@ -30,19 +30,21 @@ class EpochPlan {
   const Plan& plan() const { return plan_; }
 
   // Manifest ranks of session members and back.
-  int64_t SourceRank(int publisher) const { return source_ranks_[publisher]; }
+  int64_t SourceRank(int publisher) const { return source_ranks_.at(publisher); }
   int64_t DestinationRank(const MemberKey& receiver) const { return destination_ranks_.at(receiver); }
   int PublisherOf(int64_t source_rank) const { return publishers_.at(source_rank); }
   MemberKey ReceiverOf(int64_t destination_rank) const { return receivers_.at(destination_rank); }
 
-  // The edges that end at a member, in plan order, and their digests.
+  // The edges that end at a member, in plan order: direct ones and those of streams.
   std::vector<Edge> EdgesOf(const MemberKey& member) const;
+  // One digest for each member that they join it to: of a pair with one edge that edge's, of one with several SHA-256
+  // over their digests one behind the other, in plan order.
   std::vector<proto::Edge> DigestsOf(const MemberKey& member) const;
 
  private:
   Manifest manifest_;
   Plan plan_;
-  std::vector<int64_t> source_ranks_;
+  std::map<int, int64_t> source_ranks_;
   std::map<MemberKey, int64_t> destination_ranks_;
   std::map<int64_t, int> publishers_;
   std::map<int64_t, MemberKey> receivers_;

@@ -95,6 +95,39 @@ TEST(EpochPlanTest, EdgesAndDigestsAreTheSameAtBothEnds) {
   EXPECT_EQ(at_publishers, at_receivers);
 }
 
+// A direct edge for what one worker wants alone, and one of a stream for what both of an engine on a host want; what an
+// engine's manifest calls it is nobody's business.
+TEST(EpochPlanTest, APairHasOneDigestHoweverManyEdges) {
+  const TensorSpec own{"own", {7}, Dtype::kF32};
+  Parts parts;
+  parts.p0.tensors.push_back(own);
+  parts.p0.source.push_back(WholeBuffer(10, own));
+  parts.r0.destination.push_back(WholeBuffer(5, own));
+  for (Manifest* p : {&parts.p0, &parts.p1}) p->topology.source[0].host = "s";
+  for (Manifest* r : {&parts.r0, &parts.r1}) r->topology.destination[0].host = "d";
+  parts.r0.topology.destination[0].engine = "a";
+  parts.r1.topology.destination[0].engine = "b";
+  proto::EpochStart epoch = parts.Epoch();
+  epoch.mutable_members(3)->mutable_id()->set_engine(0);
+  epoch.mutable_members(3)->mutable_id()->set_rank(1);
+  const auto plan = EpochPlan::Make(epoch);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<Edge> edges = plan->EdgesOf(MemberKey::Receiver(0, 0));
+  ASSERT_EQ(edges.size(), 3u);
+  ASSERT_EQ(edges[1].source_rank, 10);
+  const auto digest = [&](size_t i) { return EdgeDigest(plan->manifest(), plan->plan(), edges[i]); };
+  const std::vector<proto::Edge> digests = plan->DigestsOf(MemberKey::Receiver(0, 0));
+  ASSERT_EQ(digests.size(), 2u);
+  EXPECT_EQ(digests[0].publisher(), 0);
+  EXPECT_EQ(digests[0].digest(), Sha256(digest(0) + digest(1)));
+  EXPECT_EQ(digests[1].publisher(), 1);
+  EXPECT_EQ(digests[1].digest(), digest(2));
+  const std::vector<proto::Edge> at_publisher = plan->DigestsOf(MemberKey::Publisher(0));
+  ASSERT_EQ(at_publisher.size(), 2u);
+  EXPECT_EQ(at_publisher[0].engine(), 0);
+  EXPECT_EQ(at_publisher[0].digest(), digests[0].digest());
+}
+
 TEST(EpochPlanTest, ADigestShowsAnotherLayout) {
   Parts parts;
   const auto before = EpochPlan::Make(parts.Epoch());

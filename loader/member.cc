@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "loader/control/coordinator_service.h"
@@ -11,19 +13,26 @@
 
 namespace headrace {
 
-Member::Member(std::unique_ptr<MemberSession> session, std::unique_ptr<ControlClient> client, OnEffect on_effect)
-    : session_(std::move(session)), client_(std::move(client)), on_effect_(std::move(on_effect)) {}
+Member::Member(JobOptions job, std::unique_ptr<MemberSession> session, std::unique_ptr<ControlClient> client,
+               OnEffect on_effect, OnPlan on_plan)
+    : job_(std::move(job)),
+      session_(std::move(session)),
+      on_effect_(std::move(on_effect)),
+      on_plan_(std::move(on_plan)),
+      client_(std::move(client)) {}
 
 Member::~Member() { Stop(); }
 
-absl::StatusOr<std::unique_ptr<ControlClient>> Member::ConnectTo(const JobOptions& job) {
+absl::StatusOr<std::unique_ptr<ControlClient>> Member::Connect(const JobOptions& job, absl::Time deadline) {
   ControlClientOptions options;
   options.address = job.coordinator;
   options.token = job.token;
-  return ControlClient::Connect(options, absl::Now() + job.connect_timeout);
+  options.tls = job.tls;
+  options.trust_network = job.trust_network;
+  return ControlClient::Connect(options, deadline);
 }
 
-MemberOptions Member::SessionOptions(const JobOptions& job, MemberKey self, proto::Layout layout) {
+MemberOptions Member::SessionOptions(const JobOptions& job, MemberKey self, proto::Layout layout, int workers) {
   MemberOptions options;
   options.job = job.job;
   options.incarnation = job.incarnation;
@@ -31,6 +40,7 @@ MemberOptions Member::SessionOptions(const JobOptions& job, MemberKey self, prot
   options.host = job.host;
   options.pid = getpid();
   options.layout = std::move(layout);
+  options.workers = workers;
   options.timeouts = job.timeouts;
   options.coordinator_address = job.coordinator;
   return options;
@@ -44,26 +54,43 @@ void Member::Begin() {
     return 0;
   });
   thread_ = std::thread([this] { Run(); });
+  planning_ = std::thread([this] { Plan(); });
 }
 
 void Member::Act(const MemberActions& actions) {
   // A stream that is over reports itself by its last event.
   for (const proto::Envelope& message : actions.messages) (void)client_->Send(message);
-  for (const MemberEffect& effect : actions.effects) on_effect_(effect);
+  for (const MemberEffect& effect : actions.effects) {
+    if (const auto* reconnect = std::get_if<ReconnectEffect>(&effect)) {
+      reconnect_deadline_ns_ = reconnect->deadline_ns;
+      continue;
+    }
+    if (const auto* plan = std::get_if<PlanEffect>(&effect)) to_plan_ = *plan;
+    on_effect_(effect);
+  }
   changed_.notify_all();
 }
 
 void Member::Run() {
   while (true) {
     int64_t due;
+    std::optional<int64_t> reconnect_deadline_ns;
+    std::shared_ptr<ControlClient> client;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return;
       due = session_->NextDeadline();
+      client = client_;
+      std::swap(reconnect_deadline_ns, reconnect_deadline_ns_);
+    }
+    if (reconnect_deadline_ns) {
+      client.reset();
+      Reconnect(*reconnect_deadline_ns);
+      continue;
     }
     const absl::Time deadline = due == kNoDeadline ? absl::InfiniteFuture()
                                                    : absl::Now() + absl::Nanoseconds(std::max<int64_t>(due - Now(), 0));
-    std::optional<ControlEvent> event = client_->events().Pop(deadline);
+    std::optional<ControlEvent> event = client->events().Pop(deadline);
     std::lock_guard<std::mutex> lock(mutex_);
     MemberActions actions;
     if (event && event->kind == ControlEvent::Kind::kMessage) {
@@ -77,13 +104,55 @@ void Member::Run() {
   }
 }
 
+void Member::Plan() {
+  while (true) {
+    PlanEffect effect;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || to_plan_.has_value(); });
+      if (stopping_) return;
+      effect = *std::move(to_plan_);
+      to_plan_.reset();
+    }
+    on_plan_(effect);
+  }
+}
+
+absl::Status Member::Stopping() { return Error(ErrorCode::kAborted, "this member is being destroyed"); }
+
+void Member::Reconnect(int64_t deadline_ns) {
+  // In steps, so that Stop() is not kept waiting and the session's other deadlines are kept.
+  constexpr absl::Duration kStep = absl::Milliseconds(250);
+  const absl::Time step_end =
+      absl::Now() + std::min(kStep, absl::Nanoseconds(std::max<int64_t>(deadline_ns - Now(), 0)));
+  absl::StatusOr<std::unique_ptr<ControlClient>> client = Connect(job_, step_end);
+  std::lock_guard<std::mutex> lock(mutex_);
+  MemberActions actions;
+  if (client.ok()) {
+    client_ = *std::move(client);
+    session_->OnConnected(Now(), &actions);
+  } else if (HasCode(client.status(), ErrorCode::kPeerLost)) {
+    reconnect_deadline_ns_ = deadline_ns;  // once more
+    session_->OnTick(Now(), &actions);
+  } else {
+    session_->Fail(client.status(), Now(), &actions);
+  }
+  // Over: by its deadline, or by another thread.
+  if (!session_->status().ok()) reconnect_deadline_ns_.reset();
+  Act(actions);
+}
+
 void Member::Stop() {
+  std::shared_ptr<ControlClient> client;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
+    client = client_;
+    changed_.notify_all();
   }
-  client_->events().Wake();
+  client->events().Wake();
   if (thread_.joinable()) thread_.join();
+  if (planning_.joinable()) planning_.join();
 }
 
 absl::Status Member::status() const {
@@ -125,7 +194,12 @@ void Member::Fail(const absl::Status& status) {
 
 absl::Status Member::Leave(absl::Time deadline) {
   absl::Status left = Step([&](int64_t now, MemberActions* actions) { return session_->Leave(now, actions); });
-  client_->Finish(deadline);
+  std::shared_ptr<ControlClient> client;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    client = client_;
+  }
+  client->Finish(deadline);
   return left;
 }
 

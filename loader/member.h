@@ -1,8 +1,8 @@
 #ifndef HEADRACE_LOADER_MEMBER_H_
 #define HEADRACE_LOADER_MEMBER_H_
 
-// What the publisher and the receiver share: a session machine, its control stream, and the thread that steps it, so
-// that heartbeats flow while the owner trains, plans, copies or serves.
+// What the publisher and the receiver share: a session machine, its control stream (another one after a coordinator was
+// lost), and the thread that steps it, so that heartbeats flow while the owner trains, plans, copies or serves.
 
 #include <condition_variable>
 #include <functional>
@@ -26,6 +26,9 @@ struct JobOptions {
   std::string job;
   std::string token;
   std::string coordinator;  // "host:port"
+  // How the coordinator is reached beyond loopback: see ControlClientOptions.
+  std::optional<ClientTls> tls;
+  bool trust_network = false;
   std::string incarnation;  // empty: whichever the coordinator has
   std::string host;         // this machine's name, for messages
   absl::Duration connect_timeout = absl::Seconds(60);
@@ -42,16 +45,20 @@ class Member {
   absl::Status status() const;
   std::string WaitingFor() const;
 
-  static absl::StatusOr<std::unique_ptr<ControlClient>> ConnectTo(const JobOptions& job);
-  static MemberOptions SessionOptions(const JobOptions& job, MemberKey self, proto::Layout layout);
+  static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(const JobOptions& job, absl::Time deadline);
+  static MemberOptions SessionOptions(const JobOptions& job, MemberKey self, proto::Layout layout, int workers = 0);
 
  protected:
   using OnEffect = std::function<void(const MemberEffect&)>;
+  using OnPlan = std::function<void(const PlanEffect&)>;
 
-  // `on_effect` is called under the lock by whichever thread steps the session: it records and returns.
-  Member(std::unique_ptr<MemberSession> session, std::unique_ptr<ControlClient> client, OnEffect on_effect);
+  // `on_effect` is called under the lock by whichever thread steps the session: it records and returns. `on_plan` is
+  // called by a thread of its own, without the lock, for each epoch that is not over before its turn; it answers by
+  // Planned().
+  Member(JobOptions job, std::unique_ptr<MemberSession> session, std::unique_ptr<ControlClient> client,
+         OnEffect on_effect, OnPlan on_plan);
 
-  // Says hello and starts the thread. Once.
+  // Says hello and starts the threads. Once.
   void Begin();
   // Steps the session by `f(now_ns, actions)` from any thread, then sends what it asks for.
   template <typename F>
@@ -60,8 +67,9 @@ class Member {
     MemberActions actions;
     auto result = f(Now(), &actions);
     Act(actions);
+    const std::shared_ptr<ControlClient> client = client_;
     lock.unlock();
-    client_->events().Wake();  // the next tick may be due earlier now
+    client->events().Wake();  // the next tick may be due earlier now
     return result;
   }
   // Waits until `ready()` (asked under the lock) or the session is over or the deadline. Returns the session's status
@@ -71,6 +79,7 @@ class Member {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!ready()) {
       if (!session_->status().ok()) return session_->status();
+      if (stopping_) return Stopping();
       if (absl::Now() >= deadline) return Expired(what);
       WaitFor(lock, deadline);
     }
@@ -82,7 +91,7 @@ class Member {
   void Fail(const absl::Status& status);
   // Leaves in order and sends what is queued. The derived class has released what it must.
   absl::Status Leave(absl::Time deadline);
-  // Stops the thread; derived destructors call it first, since effects reach their members.
+  // Stops the threads; derived destructors call it first, since effects reach their members.
   void Stop();
 
   std::mutex& mutex() const { return mutex_; }
@@ -93,16 +102,25 @@ class Member {
   static int64_t Now();
   void Act(const MemberActions& actions);
   void Run();
+  void Plan();
+  static absl::Status Stopping();
+  // Connects to the coordinator again.
+  void Reconnect(int64_t deadline_ns);
   absl::Status Expired(const std::string& what) const;
   void WaitFor(std::unique_lock<std::mutex>& lock, absl::Time deadline);
 
+  const JobOptions job_;
   const std::unique_ptr<MemberSession> session_;
-  const std::unique_ptr<ControlClient> client_;
   const OnEffect on_effect_;
+  const OnPlan on_plan_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::shared_ptr<ControlClient> client_;         // replaced when the coordinator was lost
+  std::optional<int64_t> reconnect_deadline_ns_;  // asked for
+  std::optional<PlanEffect> to_plan_;
   bool stopping_ = false;
   std::thread thread_;
+  std::thread planning_;
 };
 
 }  // namespace headrace

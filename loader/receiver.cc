@@ -1,5 +1,6 @@
 #include "loader/receiver.h"
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 #include <variant>
@@ -14,12 +15,28 @@
 namespace headrace {
 namespace {
 
+// What one epoch adds to the worker's buffers, which outlive it.
+struct ReceiverEpoch {
+  ReceiverEpoch(uint64_t number, EpochPlan plan) : number(number), plan(std::move(plan)) {}
+
+  const uint64_t number;
+  const EpochPlan plan;
+  proto::EpochStart start;
+  std::optional<CommitBoxes> commit_boxes;
+  std::map<int, std::byte*> live, shadow;  // by index in manifest.destination
+  // Of the thread that stages.
+  std::vector<int> publisher_of_edge;
+  std::unique_ptr<Executor> executor;  // none before the first generation of the epoch
+};
+
 class ReceiverImpl final : public Receiver, private Member {
  public:
   ReceiverImpl(const ReceiverOptions& options, std::map<std::string, BufferMemory> memory,
                std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                std::unique_ptr<ControlClient> client)
-      : Member(std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); }),
+      : Member(
+            options.job, std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); },
+            [this](const PlanEffect& e) { Plan(e); }),
         options_(options),
         memory_(std::move(memory)),
         transport_(std::move(transport)) {}
@@ -28,19 +45,21 @@ class ReceiverImpl final : public Receiver, private Member {
 
   absl::Status Start() {
     Begin();
-    HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "joining", [&] { return epoch_.has_value(); }));
-    absl::Status planned = MakePlan();
-    if (!planned.ok()) {
-      Fail(planned);
-      return planned;
+    HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "joining", [&] { return ready_ != nullptr; }));
+    std::shared_ptr<ReceiverEpoch> epoch;
+    std::map<int, std::vector<std::string>> region_keys;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      epoch = ready_;
+      region_keys = region_keys_;
     }
-    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
-      return session().Planned(plan_->DigestsOf(self()), now, actions);
-    }));
-    HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "agreeing on the plan", [&] { return ready_.has_value(); }));
-    absl::Status connected = Connect();
-    if (!connected.ok()) Fail(connected);
-    return connected;
+    absl::Status connected = Connect(*epoch, region_keys);
+    // Where the epoch is over already, what went wrong may be its end.
+    if (!connected.ok() && IsReady(*epoch)) {
+      Fail(connected);
+      return connected;
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<uint64_t> NextGeneration(absl::Time deadline) override {
@@ -62,37 +81,22 @@ class ReceiverImpl final : public Receiver, private Member {
   absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) override {
     const bool in_place = options_.shadow == Shadow::kOff;
     const absl::Status moved = CheckMemory(memory);
-    Executor::Request request;
-    // One step, so that a decision to give the generation up comes before it or during it, never between.
-    HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) -> absl::Status {
-      HR_RETURN_IF_ERROR(session().status());
-      if (auto it = discarded_.find(generation); it != discarded_.end()) return it->second;
-      if (announced_.empty() || announced_.front().generation != generation) {
-        return Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not the next one"));
-      }
-      HR_RETURN_IF_ERROR(receiver().Begin(generation, /*touches_live=*/in_place && moved.ok()));
-      for (int publisher : publisher_of_edge_) request.slot_of_edge.push_back(announced_.front().slots[publisher]);
-      announced_.pop_front();
-      discarded_.erase(discarded_.begin(), discarded_.lower_bound(generation));
-      commit_.reset();
-      start_refused_ = absl::OkStatus();
-      return absl::OkStatus();
-    }));
-    request.generation = generation;
-    request.destination = in_place ? live_ : shadow_->buffers();
-    request.deadline = absl::Now() + options_.transfer_timeout;
-    request.interrupted = [&] { return Interruption(generation); };
-    request.start = [&](size_t edge) {
-      const absl::Status started = Step([&](int64_t now, MemberActions* actions) {
-        return receiver().RequestStart(publisher_of_edge_[edge], now, actions);
-      });
-      // A generation that was given up meanwhile cannot be ordered: its own reason says more.
-      if (absl::Status interrupted = Interruption(generation); !interrupted.ok()) return interrupted;
-      return started;
-    };
+    const absl::Time deadline = absl::Now() + options_.transfer_timeout;
+    HR_RETURN_IF_ERROR(BeginStage(generation, /*touches_live=*/in_place && moved.ok(), deadline));
     TransferStats transfer;
-    absl::Status verdict = moved.ok() ? executor_->Run(request, &transfer) : moved;
-    if (verdict.ok() && in_place) commit_boxes_->Fill(live_);
+    absl::Status verdict = moved;
+    if (!moved.ok()) DeclineTransfer(generation);
+    while (verdict.ok()) {
+      Attempt attempt;
+      verdict = NextAttempt(generation, deadline, &attempt);
+      if (!verdict.ok()) break;
+      transfer = {};
+      verdict = Transfer(generation, deadline, attempt, &transfer);
+      if (verdict.ok() && in_place) attempt.epoch->commit_boxes->Fill(attempt.epoch->live);
+      // A membership that changed ends what it interrupted; the next epoch may have all bytes.
+      if (verdict.ok() || !AwaitNextEpoch(generation, *attempt.epoch, verdict)) break;
+      verdict = absl::OkStatus();
+    }
     const absl::Time voted = absl::Now();
     HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
       stats_.transfer_seconds = transfer.transfer_seconds;
@@ -107,20 +111,24 @@ class ReceiverImpl final : public Receiver, private Member {
                             [&] { return commit_ == generation || discarded_.contains(generation); }));
     std::lock_guard<std::mutex> lock(mutex());
     stats_.decision_seconds = absl::ToDoubleSeconds(absl::Now() - voted);
-    if (commit_ == generation) return absl::OkStatus();
+    if (!discarded_.contains(generation)) return absl::OkStatus();
     return verdict.ok() ? discarded_.at(generation) : verdict;
   }
 
   absl::Status Apply(uint64_t generation) override {
+    std::shared_ptr<ReceiverEpoch> epoch;
     HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) -> absl::Status {
       HR_RETURN_IF_ERROR(session().status());
       if (commit_ != generation) {
         return Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not staged"));
       }
+      // Decided, and given up since: the engine lost a worker.
+      if (auto it = discarded_.find(generation); it != discarded_.end()) return it->second;
+      epoch = ready_;
       return receiver().BeginCommit(generation);
     }));
     const absl::Time begin = absl::Now();
-    if (options_.shadow == Shadow::kHost) commit_boxes_->CopyAndFill(shadow_->buffers(), live_);
+    if (options_.shadow == Shadow::kHost) epoch->commit_boxes->CopyAndFill(epoch->shadow, epoch->live);
     std::lock_guard<std::mutex> lock(mutex());
     stats_.commit_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     commit_.reset();
@@ -134,9 +142,13 @@ class ReceiverImpl final : public Receiver, private Member {
     }
     HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) -> absl::Status {
       applied_.reset();
+      if (auto it = discarded_.find(generation); it != discarded_.end()) return it->second;
       return receiver().Committed(generation, now, actions);
     }));
-    return Wait(absl::InfiniteFuture(), "the engine's commit", [&] { return engine_committed_ >= generation; });
+    HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "the engine's commit",
+                            [&] { return engine_committed_ >= generation || discarded_.contains(generation); }));
+    std::lock_guard<std::mutex> lock(mutex());
+    return engine_committed_ >= generation ? absl::OkStatus() : discarded_.at(generation);
   }
 
   void Abandon(const absl::Status& why) override {
@@ -163,22 +175,40 @@ class ReceiverImpl final : public Receiver, private Member {
   ReceiverStats stats() const override {
     std::lock_guard<std::mutex> lock(mutex());
     ReceiverStats stats = stats_;
-    stats.streamed_bytes = std::min(executor_->streamed_bytes(), stats.needed_bytes);
+    if (executing_ != nullptr) {
+      stats.streamed_bytes = std::min(executing_->executor->streamed_bytes(), stats.needed_bytes);
+    }
     return stats;
   }
 
  private:
+  // One try to bring a generation in: in an epoch, out of these slots.
+  struct Attempt {
+    std::shared_ptr<ReceiverEpoch> epoch;
+    std::map<int, std::vector<std::string>> region_keys;
+    AnnouncedEffect announced;
+  };
+
   ReceiverSession& receiver() { return static_cast<ReceiverSession&>(session()); }
   MemberKey self() const { return MemberKey::Receiver(options_.engine, options_.worker); }
 
   // Under the lock.
   void Record(const MemberEffect& effect) {
-    if (const auto* plan = std::get_if<PlanEffect>(&effect)) {
-      epoch_ = plan->epoch;
+    if (std::holds_alternative<PlanEffect>(effect)) {
+      announced_.clear();
+      staging_.reset();
     } else if (const auto* ready = std::get_if<EpochReadyEffect>(&effect)) {
-      ready_ = *ready;
+      ready_ = planned_;
+      region_keys_ = ready->region_keys;
+    } else if (std::holds_alternative<SuspendedEffect>(effect)) {
+      announced_.clear();
+      staging_.reset();
     } else if (const auto* announced = std::get_if<AnnouncedEffect>(&effect)) {
-      announced_.push_back(*announced);
+      if (receiver().state() == ReceiverSession::State::kStreaming && announced->generation == receiver().running()) {
+        staging_ = *announced;
+      } else {
+        announced_.push_back(*announced);
+      }
     } else if (const auto* ended = std::get_if<WaitEndedEffect>(&effect)) {
       wait_ended_ = ended->status;
     } else if (const auto* refused = std::get_if<StartRefusedEffect>(&effect)) {
@@ -194,66 +224,224 @@ class ReceiverImpl final : public Receiver, private Member {
     }
   }
 
-  absl::Status MakePlan() {
+  // In the thread that plans.
+  void Plan(const PlanEffect& effect) {
+    absl::StatusOr<std::shared_ptr<ReceiverEpoch>> made = MakeEpoch(effect);
+    absl::StatusOr<std::vector<proto::Edge>> edges = std::vector<proto::Edge>();
+    if (!made.ok()) edges = made.status();
+    if (made.ok()) edges = (*made)->plan.DigestsOf(self());
+    // kStaleEpoch: another one began, whose turn is next.
+    (void)Step([&](int64_t now, MemberActions* actions) {
+      absl::Status planned = session().Planned(effect.epoch, edges, now, actions);
+      if (planned.ok() && made.ok()) planned_ = *std::move(made);
+      return planned;
+    });
+  }
+
+  absl::StatusOr<std::shared_ptr<ReceiverEpoch>> MakeEpoch(const PlanEffect& effect) {
     const absl::Time begin = absl::Now();
-    HR_ASSIGN_OR_RETURN(EpochPlan plan, EpochPlan::Make(*epoch_));
-    plan_.emplace(std::move(plan));
-    const Manifest& manifest = plan_->manifest();
-    const int64_t rank = plan_->DestinationRank(self());
+    HR_ASSIGN_OR_RETURN(EpochPlan plan, EpochPlan::Make(effect.start));
+    auto epoch = std::make_shared<ReceiverEpoch>(effect.epoch, std::move(plan));
+    epoch->start = effect.start;
+    const Manifest& manifest = epoch->plan.manifest();
+    const int64_t rank = epoch->plan.DestinationRank(self());
     for (size_t i = 0; i < manifest.destination.size(); ++i) {
       const Buffer& b = manifest.destination[i];
-      if (b.rank == rank && !b.alias_of) live_[static_cast<int>(i)] = memory_.at(b.name).data;
+      if (b.rank == rank && !b.alias_of) epoch->live[static_cast<int>(i)] = memory_.at(b.name).data;
     }
-    commit_boxes_.emplace(manifest, plan_->plan(), rank);
+    epoch->commit_boxes.emplace(manifest, epoch->plan.plan(), rank);
     if (options_.shadow == Shadow::kHost) {
-      std::map<int, std::byte*> unserved;
-      for (const auto& [index, data] : live_) {
-        if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
+      if (shadow_ == nullptr) {
+        std::map<int, std::byte*> unserved;
+        for (const auto& [index, data] : epoch->live) {
+          if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
+        }
+        HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
+        for (const auto& [index, data] : shadow_->buffers()) shadow_of_[manifest.destination[index].name] = data;
       }
-      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
+      for (const auto& [index, data] : epoch->live) {
+        epoch->shadow[index] = shadow_of_.at(manifest.destination[index].name);
+      }
     }
     std::lock_guard<std::mutex> lock(mutex());
     stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     stats_.shadow_bytes = shadow_ == nullptr ? 0 : shadow_->bytes();
     stats_.needed_bytes = 0;
-    for (const Edge& edge : plan_->EdgesOf(self())) {
-      for (size_t i = 0; i < edge.count; ++i) stats_.needed_bytes += plan_->plan().copies[edge.first + i].bytes();
+    for (const Edge& edge : epoch->plan.EdgesOf(self())) {
+      for (size_t i = 0; i < edge.count; ++i) stats_.needed_bytes += epoch->plan.plan().copies[edge.first + i].bytes();
     }
+    return epoch;
+  }
+
+  bool IsReady(const ReceiverEpoch& epoch) const {
+    std::lock_guard<std::mutex> lock(mutex());
+    return session().phase() == MemberSession::Phase::kReady && session().epoch() == epoch.number;
+  }
+
+  // Maps every slot of the publishers that have bytes for us, or prepares to receive streams. Once for each epoch.
+  absl::Status Connect(ReceiverEpoch& epoch, const std::map<int, std::vector<std::string>>& region_keys) {
+    if (epoch.executor != nullptr) return absl::OkStatus();
+    const absl::Time deadline = absl::Now() + options_.job.connect_timeout;
+    std::vector<IncomingEdge> edges;
+    std::map<std::pair<std::string, std::string>, std::shared_ptr<const Mapping>> mappings;
+    epoch.publisher_of_edge.clear();
+    for (const Edge& edge : epoch.plan.EdgesOf(self())) {
+      const MemberKey publisher = MemberKey::Publisher(epoch.plan.PublisherOf(edge.source_rank));
+      const auto member = std::find_if(epoch.start.members().begin(), epoch.start.members().end(),
+                                       [&](const auto& m) { return MemberKey::From(m.id()) == publisher; });
+      IncomingEdge incoming;
+      incoming.edge = edge;
+      incoming.name = NameOf(publisher, member->host(), member->pid());
+      incoming.address = member->layout().transport_address();
+      if (edge.stream >= 0) incoming.chain = ChainOf(epoch, epoch.plan.plan().streams[edge.stream]);
+      incoming.layout = std::make_shared<SlotLayout>(epoch.plan.manifest(), edge.source_rank);
+      incoming.sums_layout = std::make_shared<SumsLayout>(epoch.plan.plan(), edge.source_rank);
+      if (transport_->capabilities().map) {
+        HR_ASSIGN_OR_RETURN(PeerId peer, transport_->Connect(incoming.address, deadline));
+        const std::vector<std::string>& keys = region_keys.at(publisher.rank);
+        for (size_t i = 0; i < keys.size(); ++i) {
+          const bool is_sums = i + 1 == keys.size();
+          // A slot that an earlier epoch mapped is the same memory.
+          std::shared_ptr<const Mapping>& mapping = mappings[{incoming.address, keys[i]}];
+          if (auto known = mappings_.find({incoming.address, keys[i]}); known != mappings_.end()) {
+            mapping = known->second;
+          } else {
+            HR_ASSIGN_OR_RETURN(mapping, transport_->Map(peer, keys[i], deadline));
+          }
+          const int64_t needed = is_sums ? incoming.sums_layout->bytes() : incoming.layout->bytes();
+          if (static_cast<int64_t>(mapping->bytes().size()) < needed) {
+            return Error(ErrorCode::kTransport,
+                         absl::StrCat(is_sums ? "the sums of " : "the slot of ", incoming.name, " have ",
+                                      mapping->bytes().size(), " bytes, the plan needs ", needed));
+          }
+          if (is_sums)
+            incoming.sums = mapping;
+          else
+            incoming.slots.push_back(mapping);
+        }
+      }
+      epoch.publisher_of_edge.push_back(publisher.rank);
+      edges.push_back(std::move(incoming));
+    }
+    mappings_ = std::move(mappings);
+    ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
+    HR_ASSIGN_OR_RETURN(epoch.executor,
+                        Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
+                                         IncarnationStamp(session().incarnation()), executor));
     return absl::OkStatus();
   }
 
-  // Maps every slot of the publishers that have bytes for us, or prepares to receive streams.
-  absl::Status Connect() {
-    const absl::Time deadline = absl::Now() + options_.job.connect_timeout;
-    std::vector<IncomingEdge> edges;
-    for (const Edge& edge : plan_->EdgesOf(self())) {
-      const int publisher = plan_->PublisherOf(edge.source_rank);
-      const proto::EpochStart::Member& member = epoch_->members(publisher);  // publishers come first, by rank
-      IncomingEdge incoming;
-      incoming.edge = edge;
-      incoming.name = NameOf(MemberKey::Publisher(publisher), member.host(), member.pid());
-      incoming.address = member.layout().transport_address();
-      incoming.layout = std::make_shared<SlotLayout>(plan_->manifest(), plan_->plan(), edge.source_rank);
-      if (transport_->capabilities().map) {
-        HR_ASSIGN_OR_RETURN(PeerId peer, transport_->Connect(incoming.address, deadline));
-        for (const std::string& key : ready_->region_keys[publisher]) {
-          HR_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> slot, transport_->Map(peer, key, deadline));
-          if (static_cast<int64_t>(slot->bytes().size()) < incoming.layout->bytes()) {
-            return Error(ErrorCode::kTransport,
-                         absl::StrCat("the slot of ", incoming.name, " has ", slot->bytes().size(),
-                                      " bytes, the plan needs ", incoming.layout->bytes()));
-          }
-          incoming.slots.push_back(std::move(slot));
-        }
-      }
-      publisher_of_edge_.push_back(publisher);
-      edges.push_back(std::move(incoming));
+  static std::vector<ChainMember> ChainOf(const ReceiverEpoch& epoch, const Stream& stream) {
+    std::vector<ChainMember> chain;
+    for (int64_t rank : stream.chain) {
+      const MemberKey key = epoch.plan.ReceiverOf(rank);
+      const auto member = std::find_if(epoch.start.members().begin(), epoch.start.members().end(),
+                                       [&](const auto& m) { return MemberKey::From(m.id()) == key; });
+      chain.push_back({rank, NameOf(key, member->host(), member->pid()), member->layout().transport_address()});
     }
-    ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes};
-    HR_ASSIGN_OR_RETURN(executor_,
-                        Executor::Create(plan_->manifest(), plan_->plan(), transport_.get(), std::move(edges),
-                                         IncarnationStamp(session().incarnation()), executor));
-    return absl::OkStatus();
+    return chain;
+  }
+
+  // Until the generation is the next one to be read, which the change of an epoch may put off, and begins it. One step,
+  // so that a decision to give it up comes before it or during it, never between.
+  absl::Status BeginStage(uint64_t generation, bool touches_live, absl::Time deadline) {
+    absl::Status begun;
+    HR_RETURN_IF_ERROR(Wait(deadline, absl::StrCat("the epoch that announces generation ", generation, " again"), [&] {
+      const bool announced = !announced_.empty() && announced_.front().generation == generation;
+      // What was given up may have been announced again.
+      if (auto it = discarded_.find(generation); it != discarded_.end() && !announced) {
+        begun = it->second;
+        return true;
+      }
+      const bool between = receiver().between_epochs() && session().suspended().ok();
+      if (announced_.empty() && between) return false;
+      if (!announced) {
+        begun = Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not the next one"));
+        return true;
+      }
+      if (between) return false;
+      begun = receiver().Begin(generation, touches_live);
+      if (!begun.ok()) return true;
+      staging_ = announced_.front();
+      announced_.pop_front();
+      discarded_.erase(discarded_.begin(), discarded_.upper_bound(generation));
+      commit_.reset();
+      start_refused_ = absl::OkStatus();
+      return true;
+    }));
+    return begun;
+  }
+
+  absl::Status NextAttempt(uint64_t generation, absl::Time deadline, Attempt* attempt) {
+    absl::Status given_up;
+    HR_RETURN_IF_ERROR(Wait(deadline, "the next epoch", [&] {
+      if (auto it = discarded_.find(generation); it != discarded_.end()) {
+        given_up = it->second;
+        return true;
+      }
+      if (session().phase() != MemberSession::Phase::kReady || !staging_) return false;
+      *attempt = {ready_, region_keys_, *staging_};
+      start_refused_ = absl::OkStatus();
+      executing_.reset();
+      return true;
+    }));
+    return given_up;
+  }
+
+  absl::Status Transfer(uint64_t generation, absl::Time deadline, const Attempt& attempt, TransferStats* stats) {
+    ReceiverEpoch& epoch = *attempt.epoch;
+    HR_RETURN_IF_ERROR(Connect(epoch, attempt.region_keys));
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      executing_ = attempt.epoch;
+    }
+    Executor::Request request;
+    request.generation = generation;
+    for (int publisher : epoch.publisher_of_edge) request.slot_of_edge.push_back(attempt.announced.slots.at(publisher));
+    request.destination = options_.shadow == Shadow::kOff ? epoch.live : epoch.shadow;
+    for (const MemberKey& absent : attempt.announced.absent) {
+      request.absent.insert(epoch.plan.DestinationRank(absent));
+    }
+    request.deadline = deadline;
+    request.interrupted = [&] { return Interruption(generation, epoch); };
+    request.start = [&](size_t edge) {
+      const absl::Status started = Step([&](int64_t now, MemberActions* actions) {
+        return receiver().RequestStart(epoch.publisher_of_edge[edge], now, actions);
+      });
+      // A generation that was given up meanwhile cannot be ordered: its own reason says more.
+      if (absl::Status interrupted = Interruption(generation, epoch); !interrupted.ok()) return interrupted;
+      return started;
+    };
+    return epoch.executor->Run(request, stats);
+  }
+
+  // Workers of other engines may wait for what this one would pass on.
+  void DeclineTransfer(uint64_t generation) {
+    if (transport_->capabilities().map) return;
+    Attempt attempt;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      if (session().phase() != MemberSession::Phase::kReady) return;
+      attempt = {ready_, region_keys_, {}};
+    }
+    if (!Connect(*attempt.epoch, attempt.region_keys).ok()) return;
+    Executor::Request request;
+    request.generation = generation;
+    attempt.epoch->executor->Decline(request);
+  }
+
+  // Whether the try that failed with `status` in `epoch` is to be followed by another one. A peer that is lost is seen
+  // here before the coordinator has told.
+  bool AwaitNextEpoch(uint64_t generation, const ReceiverEpoch& epoch, const absl::Status& status) {
+    const bool lost = HasCode(status, ErrorCode::kPeerLost);
+    const absl::Time patience =
+        absl::Now() + (lost ? absl::Nanoseconds(options_.job.timeouts.heartbeat_timeout_ns) : absl::ZeroDuration());
+    bool next = false;
+    (void)Wait(patience, "the loss of a peer to be told", [&] {
+      next = session().epoch() != epoch.number && !discarded_.contains(generation);
+      return next || discarded_.contains(generation);
+    });
+    return next;
   }
 
   // The host's buffers are where, and what, they were at Join.
@@ -275,28 +463,32 @@ class ReceiverImpl final : public Receiver, private Member {
     return absl::OkStatus();
   }
 
-  absl::Status Interruption(uint64_t generation) {
+  absl::Status Interruption(uint64_t generation, const ReceiverEpoch& epoch) {
     std::lock_guard<std::mutex> lock(mutex());
     if (!session().status().ok()) return session().status();
     if (auto it = discarded_.find(generation); it != discarded_.end()) return it->second;
+    // While the coordinator is lost the bytes go on; the next epoch counts them, or does not.
+    if (session().epoch() != epoch.number) return Error(ErrorCode::kStaleEpoch, "the membership changed");
     return start_refused_;
   }
 
   const ReceiverOptions options_;
   const std::map<std::string, BufferMemory> memory_;
   const std::unique_ptr<Transport> transport_;
-  std::optional<EpochPlan> plan_;
-  std::optional<CommitBoxes> commit_boxes_;
-  std::unique_ptr<ShadowMemory> shadow_;
-  std::map<int, std::byte*> live_;  // by index in manifest.destination
-  std::vector<int> publisher_of_edge_;
-  std::unique_ptr<Executor> executor_;
   std::optional<uint64_t> applied_;  // and not committed
+  // Of the thread that plans.
+  std::unique_ptr<ShadowMemory> shadow_;
+  std::map<std::string, std::byte*> shadow_of_;  // by buffer
+  // Of the thread that stages: the newest epoch's, by address and key.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const Mapping>> mappings_;
 
   // Under the lock.
-  std::optional<proto::EpochStart> epoch_;
-  std::optional<EpochReadyEffect> ready_;
+  std::shared_ptr<ReceiverEpoch> planned_;    // the newest epoch that was planned
+  std::shared_ptr<ReceiverEpoch> ready_;      // the newest one that was ready
+  std::shared_ptr<ReceiverEpoch> executing_;  // whose executor ran last
+  std::map<int, std::vector<std::string>> region_keys_;
   std::deque<AnnouncedEffect> announced_;
+  std::optional<AnnouncedEffect> staging_;  // of the generation that is staged, in the epoch
   absl::Status wait_ended_;
   absl::Status start_refused_;
   std::optional<uint64_t> commit_;              // decided, not applied
@@ -350,9 +542,10 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
   layout.set_transport_address(transport->address());
   layout.set_slots(kSnapshotSlots);
   layout.set_chunk_bytes(options.chunk_bytes);
-  HR_ASSIGN_OR_RETURN(auto client, Member::ConnectTo(options.job));
+  HR_ASSIGN_OR_RETURN(auto client, Member::Connect(options.job, absl::Now() + options.job.connect_timeout));
   auto session = std::make_unique<ReceiverSession>(
-      Member::SessionOptions(options.job, MemberKey::Receiver(options.engine, options.worker), std::move(layout)),
+      Member::SessionOptions(options.job, MemberKey::Receiver(options.engine, options.worker), std::move(layout),
+                             options.workers),
       options.carried);
   auto receiver = std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(transport), std::move(session),
                                                  std::move(client));

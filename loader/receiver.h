@@ -47,6 +47,7 @@ struct ReceiverOptions {
   JobOptions job;
   int engine = 0;
   int worker = 0;
+  int workers = 0;  // of the engine; 0: as many as the coordinator was told. An engine that it was not told of says it
   Shadow shadow = Shadow::kHost;
   int64_t chunk_bytes = 256 << 10;  // two-sided transports; equal at all members
   int64_t staging_bytes = 64 << 20;

@@ -15,8 +15,19 @@ absl::StatusOr<std::unique_ptr<Sender>> Sender::Create(Transport* transport, int
 }
 
 void Sender::Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
-                   uint64_t generation) {
-  edges_.push_back(std::make_unique<Active>(Active{peer, stream, layout, slot, generation}));
+                   absl::Span<const std::byte> sums, uint64_t tag) {
+  edges_.push_back(std::make_unique<Active>(Active{peer, stream, layout, slot, sums, tag}));
+  Active* const edge = edges_.back().get();
+  auto signal = std::make_unique<std::byte[]>(1);
+  absl::StatusOr<OpId> op = transport_->Receive(peer, tag, absl::MakeSpan(signal.get(), 1));
+  if (!op.ok()) return Fail(edge);
+  ++edge->in_flight;
+  pending_.emplace(*op, std::make_pair(edge, std::move(signal)));
+}
+
+void Sender::Fail(Active* edge) {
+  edge->dropped = true;
+  failed_.insert(edge->peer);
 }
 
 void Sender::Drop(PeerId peer) {
@@ -53,7 +64,7 @@ void Sender::Post() {
   for (bool posted = true; posted;) {
     posted = false;
     for (auto& edge : edges_) {
-      if (edge->dropped || edge->next == edge->stream->messages()) continue;
+      if (!edge->ready || edge->dropped || edge->next == edge->stream->messages()) continue;
       if (free_.empty()) {
         if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) return;
         free_.push_back(std::make_unique<std::byte[]>(chunk_bytes_));
@@ -65,12 +76,11 @@ void Sender::Post() {
       const int64_t bytes = edge->stream->message_bytes(edge->next);
       const absl::Span<std::byte> message(chunk.get(), bytes);
       edge->stream->Pack(
-          edge->next, edge->slot.subspan(edge->layout->SumsOffset(edge->stream->edge())),
-          [&](const Copy& copy) { return edge->slot.data() + edge->layout->BufferOffset(copy); }, message);
-      absl::StatusOr<OpId> op = transport_->Send(edge->peer, StreamTag(edge->generation), message);
+          edge->next, edge->sums, [&](const Copy& box) { return edge->slot.data() + edge->layout->BufferOffset(box); },
+          message);
+      absl::StatusOr<OpId> op = transport_->Send(edge->peer, edge->tag, message);
       if (!op.ok()) {
-        edge->dropped = true;
-        failed_.insert(edge->peer);
+        Fail(edge.get());
         free_.push_back(std::move(chunk));
         continue;
       }
@@ -91,11 +101,9 @@ void Sender::Collect(absl::Duration max_wait) {
     auto [edge, chunk] = std::move(it->second);
     pending_.erase(it);
     --edge->in_flight;
-    if (!c.status.ok()) {
-      edge->dropped = true;
-      failed_.insert(edge->peer);
-    }
-    free_.push_back(std::move(chunk));
+    if (!c.status.ok()) Fail(edge);
+    // The first operation of an edge is the receiver's signal, in a byte of its own.
+    if (std::exchange(edge->ready, true)) free_.push_back(std::move(chunk));
   }
   Forget();
 }

@@ -2,6 +2,7 @@
 #define HEADRACE_LOADER_SENDER_H_
 
 // The publisher's end of two-sided transfers: packs the ordered edges out of a slot and sends them, under a memory cap.
+// A stream is ordered, and sent, once, to the first rank of its chain.
 
 #include <cstdint>
 #include <deque>
@@ -25,10 +26,11 @@ class Sender {
   static absl::StatusOr<std::unique_ptr<Sender>> Create(Transport* transport, int64_t chunk_bytes,
                                                         int64_t staging_bytes);
 
-  // Begins to send an edge of `generation` out of `slot`, which stays leased until the receiver released it. All
-  // arguments outlive the transfer or the next Drop of the peer.
+  // Sends an edge's messages under `tag` (stream_tags.h) out of `slot`, which stays leased until the receiver released
+  // it, as soon as the receiver says that it is ready (stream_signal.h); `sums` are the edge's. All arguments outlive
+  // the transfer or the next Drop of the peer.
   void Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
-             uint64_t generation);
+             absl::Span<const std::byte> sums, uint64_t tag);
   // Stops what was started for a peer: it gave the generation up, or died. Where something was left to send, the peer
   // is disconnected, which brings the chunks in flight back.
   void Drop(PeerId peer);
@@ -50,9 +52,11 @@ class Sender {
     const EdgeStream* stream;
     const SlotLayout* layout;
     absl::Span<const std::byte> slot;
-    uint64_t generation;
+    absl::Span<const std::byte> sums;
+    uint64_t tag;
     int64_t next = 0;       // message to pack
-    int64_t in_flight = 0;  // messages
+    int64_t in_flight = 0;  // operations
+    bool ready = false;     // so is the receiver
     bool dropped = false;
   };
 
@@ -60,6 +64,7 @@ class Sender {
       : transport_(transport), chunk_bytes_(chunk_bytes), staging_bytes_(staging_bytes) {}
 
   void Post();
+  void Fail(Active* edge);
   void Collect(absl::Duration max_wait);
   void Forget();
 

@@ -1,5 +1,6 @@
 #include "loader/slot.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 
@@ -28,23 +29,40 @@ uint64_t IncarnationStamp(const std::string& incarnation) {
   return h;
 }
 
-SlotLayout::SlotLayout(const Manifest& manifest, const Plan& plan, int64_t source_rank) {
+SlotLayout::SlotLayout(const Manifest& manifest, int64_t source_rank) {
+  std::map<std::string, Dtype> dtypes;
+  for (const TensorSpec& t : manifest.tensors) {
+    dtypes_.push_back(t.dtype);
+    dtypes.emplace(t.name, t.dtype);
+  }
+  for (size_t i = 0; i < manifest.source.size(); ++i) {
+    if (manifest.source[i].rank != source_rank) continue;
+    for (const Piece& p : manifest.source[i].pieces) {
+      if (p.kind == PieceKind::kTensor) buffers_[{static_cast<int>(i), dtypes.at(p.tensor)}] = 0;
+    }
+  }
   int64_t next = kHeaderBytes;
-  for (const Edge& edge : plan.edges) {
-    if (edge.source_rank != source_rank) continue;
-    sums_[edge.destination_rank] = next;
-    next += static_cast<int64_t>(edge.count * sizeof(uint64_t));
-  }
-  for (const TensorSpec& t : manifest.tensors) dtypes_.push_back(t.dtype);
-  for (const Copy& c : plan.copies) {
-    if (manifest.source[c.source].rank == source_rank) buffers_[{c.source, dtypes_[c.tensor]}] = 0;
-  }
   for (auto& [snapshot, offset] : buffers_) {
     next = RoundUp(next, kPageBytes);
     offset = next;
     next += SpanBytes(manifest.source[snapshot.first], snapshot.second);
   }
   bytes_ = next;
+}
+
+SumsLayout::SumsLayout(const Plan& plan, int64_t source_rank) {
+  int64_t next = 0;
+  for (const Edge& edge : plan.edges) {
+    if (edge.source_rank != source_rank || edge.stream >= 0) continue;
+    edges_[edge.destination_rank] = next;
+    next += static_cast<int64_t>(edge.count * sizeof(uint64_t));
+  }
+  for (size_t s = 0; s < plan.streams.size(); ++s) {
+    if (plan.streams[s].source_rank != source_rank) continue;
+    streams_[static_cast<int>(s)] = next;
+    next += static_cast<int64_t>(plan.streams[s].parts.size() * sizeof(uint64_t));
+  }
+  slot_bytes_ = std::max(RoundUp(next, kHeaderBytes), kHeaderBytes);
 }
 
 void OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation) {

@@ -15,21 +15,35 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(SlotTest, HeaderSumsAndBuffersAreDisjointAndInside) {
+TEST(SlotTest, HeaderAndBuffersAreDisjointAndInsideAndSoAreSums) {
   for (int seed = 0; seed < testing::Share(1000); ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
-    const Manifest m = RandomManifest(random);
-    const auto plan = BuildPlan(m);
+    RandomManifestOptions options;
+    options.max_hosts = 1 + seed % 3;
+    options.broadcast_percent = 30;
+    const Manifest m = RandomManifest(random, options);
+    const auto plan = BuildPlan(m, {.policy = seed % 2 == 0 ? Policy::kAuto : Policy::kHybrid});
     ASSERT_TRUE(plan.ok()) << plan.status();
     for (int64_t rank = 0; rank < 4; ++rank) {
-      const SlotLayout layout(m, *plan, rank);
-      std::vector<std::pair<int64_t, int64_t>> parts = {{0, sizeof(SlotHeader)}};
+      const SlotLayout layout(m, rank);
+      const SumsLayout sums(*plan, rank);
+      std::vector<std::pair<int64_t, int64_t>> parts = {{0, sizeof(SlotHeader)}}, sum_parts;
       for (const Edge& e : plan->edges) {
         if (e.source_rank != rank) continue;
-        const int64_t at = layout.SumsOffset(e);
+        const int64_t at = sums.Offset(e);
         EXPECT_EQ(at % 8, 0);
-        parts.emplace_back(at, at + static_cast<int64_t>(e.count) * 8);
+        if (e.stream < 0) {
+          sum_parts.emplace_back(at, at + static_cast<int64_t>(e.count) * 8);
+        } else {
+          EXPECT_EQ(at, sums.OffsetOfStream(e.stream));  // the same for all of a chain
+        }
+      }
+      for (size_t s = 0; s < plan->streams.size(); ++s) {
+        if (plan->streams[s].source_rank != rank) continue;
+        const int64_t at = sums.OffsetOfStream(static_cast<int>(s));
+        EXPECT_EQ(at % 8, 0);
+        sum_parts.emplace_back(at, at + static_cast<int64_t>(plan->streams[s].parts.size()) * 8);
       }
       for (size_t s = 0; s < m.source.size(); ++s) {
         int64_t reach = 0;
@@ -44,10 +58,15 @@ TEST(SlotTest, HeaderSumsAndBuffersAreDisjointAndInside) {
         EXPECT_EQ(at % 4096, 0);
         parts.emplace_back(at, at + reach);
       }
-      std::sort(parts.begin(), parts.end());
-      for (size_t i = 0; i < parts.size(); ++i) {
-        EXPECT_LE(parts[i].second, i + 1 < parts.size() ? parts[i + 1].first : layout.bytes());
+      for (auto [list, end] : {std::pair(&parts, layout.bytes()), std::pair(&sum_parts, sums.slot_bytes())}) {
+        std::sort(list->begin(), list->end());
+        for (size_t i = 0; i < list->size(); ++i) {
+          EXPECT_LE((*list)[i].second, i + 1 < list->size() ? (*list)[i + 1].first : end);
+        }
       }
+      std::vector<std::byte> region(sums.bytes());
+      EXPECT_EQ(sums.Of(1, absl::MakeSpan(region)).data(), region.data() + sums.slot_bytes());
+      EXPECT_EQ(sums.Of(1, absl::MakeSpan(region)).size(), static_cast<size_t>(sums.slot_bytes()));
     }
   }
 }

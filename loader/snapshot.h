@@ -1,8 +1,8 @@
 #ifndef HEADRACE_LOADER_SNAPSHOT_H_
 #define HEADRACE_LOADER_SNAPSHOT_H_
 
-// Writes one publisher's generation into a slot: copies (or converts) the boxes that the plan reads and sums each
-// edge's copies on the way.
+// Writes one publisher's generation into a slot: copies (or converts) all that the publisher offers, and sums each copy
+// of the plan's direct edges and each part of its streams on the way.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "loader/lowering.h"
 #include "loader/slot.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
@@ -20,30 +21,46 @@ namespace headrace {
 
 class SnapshotWriter {
  public:
-  // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank
-  // that the plan reads, by its index in manifest.source.
+  // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank,
+  // by its index in manifest.source; buffers without elements may be left out.
   SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
                  std::map<int, const std::byte*> memory);
 
   const SlotLayout& layout() const { return layout_; }
+  const SumsLayout& sums_layout() const { return sums_layout_; }
 
-  // The weights must not change until it returns. `slot` has layout().bytes() bytes. Uses the calling thread alone.
-  void Write(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation) const;
+  // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
+  // Uses the calling thread alone.
+  void Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation, uint64_t generation) const;
+  // The sums of a slot that was written for another plan.
+  void SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const;
 
  private:
-  // A box that one or more copies read, with the places of their sums.
+  // A box that one or more copies or parts read, with the places of their sums.
   struct Tile {
-    const Copy* copy;
+    Copy box;
     std::vector<int64_t> sums;
   };
+  struct Whole {
+    int source;
+    int64_t snapshot;
+    std::vector<BufferBox> boxes;
+  };
 
+  void AddTiles(const Plan& plan, int64_t source_rank);
+  void AddWholes();
+  // The tensor pieces of a source buffer whose elements travel in `dtype`.
+  Buffer Offered(int source, Dtype dtype) const;
   void Convert(int source, Dtype to, std::byte* snapshot) const;
 
   const Manifest& manifest_;
   const SlotLayout layout_;
+  const SumsLayout sums_layout_;
   const std::map<int, const std::byte*> memory_;
-  std::vector<Tile> tiles_;                             // by source buffer and offset
-  std::map<std::string, Dtype> dtypes_;                 // of the tensors, by name
+  std::map<std::string, Dtype> dtypes_;  // of the tensors, by name
+  std::vector<Tile> tiles_;              // by source buffer and offset
+  std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed in the slot
+  std::vector<Whole> wholes_;            // buffers that the tiles do not make up exactly: copied before
   std::map<std::pair<int, Dtype>, int64_t> converted_;  // source buffers to convert, to which dtype, and where to
 };
 

@@ -30,8 +30,8 @@ std::map<int, const std::byte*> FirstBytes(const Manifest& m, int64_t rank, Side
 }
 
 // Writes generation 7 of all sources and checks slots, sums and what a receiver makes of them.
-void CheckSnapshots(const Manifest& m) {
-  const auto plan = BuildPlan(m);
+void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
+  const auto plan = BuildPlan(m, {.policy = policy});
   ASSERT_TRUE(plan.ok()) << plan.status();
   SideMemory source(m.source), live(m.destination), wanted(m.destination);
   testing::PaintSource(m, 7, &source);
@@ -48,7 +48,10 @@ void CheckSnapshots(const Manifest& m) {
   for (int64_t rank : sources) {
     const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, &source));
     std::vector<std::byte> slot(writer.layout().bytes(), testing::kPoison);
-    writer.Write(absl::MakeSpan(slot), 99, 7);
+    std::vector<std::byte> sums(writer.sums_layout().slot_bytes(), testing::kPoison), again = sums;
+    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
+    writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again));
+    ASSERT_EQ(sums, again);
     ASSERT_TRUE(CheckSlot(absl::MakeConstSpan(slot), 99, 7, "it").ok());
     std::set<int64_t> may_change;
     for (int64_t i = 0; i < 64; ++i) may_change.insert(i);
@@ -62,13 +65,12 @@ void CheckSnapshots(const Manifest& m) {
         VisitCopy(c, [&](Index s, Index d, Index p) {
           live.First(to)[d] = slot[at + s];
           naive += kernels::SumRun(TensorKey(c.tensor), p, &slot[at + s], 1);
-          may_change.insert(at + s);
         });
-        const int64_t sum_at = writer.layout().SumsOffset(edge) + static_cast<int64_t>(i) * 8;
+        const int64_t sum_at =
+            writer.sums_layout().Offset(edge) + 8 * (edge.stream < 0 ? static_cast<int64_t>(i) : int64_t{c.part});
         uint64_t sum;
-        std::memcpy(&sum, &slot[sum_at], sizeof sum);
+        std::memcpy(&sum, &sums[sum_at], sizeof sum);
         ASSERT_EQ(sum, naive);
-        for (int64_t k = 0; k < 8; ++k) may_change.insert(sum_at + k);
         // The receiver's own sum, over what it has in its destination.
         Copy landed = c;
         landed.source_offset = c.destination_offset;
@@ -76,23 +78,22 @@ void CheckSnapshots(const Manifest& m) {
         ASSERT_EQ(kernels::Sum(Lower(landed, live.First(to), nullptr)), sum);
       }
     }
-    // A buffer that is converted is converted whole.
-    for (size_t s = 0; s < m.source.size(); ++s) {
-      const Buffer& b = m.source[s];
-      const bool read = std::any_of(plan->copies.begin(), plan->copies.end(),
-                                    [&](const Copy& c) { return c.source == static_cast<int>(s); });
-      if (b.rank != rank || !b.convert_rne || !read) continue;
+    // All that is offered is there, read by a copy or not, and nothing else is written.
+    for (size_t i = 0; i < m.source.size(); ++i) {
+      const Buffer& b = m.source[i];
+      if (b.rank != rank) continue;
       for (const Piece& p : b.pieces) {
         if (p.kind != PieceKind::kTensor) continue;
         const Dtype dtype = m.tensors[testing::TensorIndex(m, p.tensor)].dtype;
-        const auto copy = std::find_if(plan->copies.begin(), plan->copies.end(), [&](const Copy& c) {
-          return c.source == static_cast<int>(s) && m.tensors[c.tensor].dtype == dtype;
-        });
-        if (copy == plan->copies.end()) continue;
-        const Index bytes = DtypeBits(dtype) / 8;
+        const int64_t at = writer.layout().BufferOffset(static_cast<int>(i), dtype);
+        const int bits = DtypeBits(dtype);
         VisitPiece(m, b, p, [&](Index, Index place) {
-          const int64_t at = writer.layout().BufferOffset(*copy) + place * bytes;
-          for (Index k = 0; k < bytes; ++k) may_change.insert(at + k);
+          for (Index bit = place * bits; bit < (place + 1) * bits; ++bit) may_change.insert(at + bit / 8);
+          const uint64_t held = testing::GetBits(source.First(b), place, DtypeBits(b.dtype));
+          const uint64_t got = testing::GetBits(slot.data() + at, place, bits);
+          const bool narrows = bits < DtypeBits(b.dtype);
+          ASSERT_EQ(narrows ? testing::Widen(dtype, got, b.dtype) : got,
+                    b.dtype == dtype || narrows ? held : testing::Widen(b.dtype, held, dtype));
         });
       }
     }
@@ -109,10 +110,13 @@ TEST(SnapshotTest, RandomManifests) {
   for (int seed = 0; seed < testing::Share(1500); ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Random random(seed);
-    Manifest m = RandomManifest(random);
+    RandomManifestOptions options;
+    options.max_hosts = 1 + seed % 3;
+    options.broadcast_percent = 30;
+    Manifest m = RandomManifest(random, options);
     if (seed % 2 == 1) testing::WidenSources(seed, &m);
     if (SourcesContradict(m)) continue;
-    CheckSnapshots(m);
+    CheckSnapshots(m, seed % 5 == 0 ? Policy::kHybrid : Policy::kAuto);
     if (HasFatalFailure()) return;
   }
 }
@@ -155,7 +159,8 @@ TEST(SnapshotTest, StrideZeroSources) {
     }
     const SnapshotWriter writer(m, *plan, 0, {{0, row.data()}});
     std::vector<std::byte> slot(writer.layout().bytes());
-    writer.Write(absl::MakeSpan(slot), 1, 1);
+    std::vector<std::byte> sums(writer.sums_layout().slot_bytes());
+    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
     for (const Copy& c : plan->copies) {
       VisitCopy(c, [&](Index s, Index, Index p) {
         const uint64_t value = testing::GetBits(slot.data() + writer.layout().BufferOffset(plan->copies[0]), s / 2, 16);
@@ -198,7 +203,8 @@ TEST(SnapshotTest, ConvertsByRoundingToNearestEven) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     const SnapshotWriter writer(m, *plan, 0, {{0, reinterpret_cast<const std::byte*>(values.data())}});
     std::vector<std::byte> slot(writer.layout().bytes());
-    writer.Write(absl::MakeSpan(slot), 1, 1);
+    std::vector<std::byte> sums(writer.sums_layout().slot_bytes());
+    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
     for (int i = 0; i < 1000; ++i) {
       const uint64_t bits = testing::GetBits(slot.data() + writer.layout().BufferOffset(plan->copies[0]), i, 16);
       EXPECT_EQ(value_of(to, bits), nearest(values[i], fraction_bits)) << values[i];
@@ -216,7 +222,8 @@ TEST(SnapshotTest, UnalignedSources) {
   for (int shift = 0; shift < 9; ++shift) {
     const SnapshotWriter writer(m, *plan, 0, {{0, memory.data() + shift}});
     std::vector<std::byte> slot(writer.layout().bytes());
-    writer.Write(absl::MakeSpan(slot), 1, 1);
+    std::vector<std::byte> sums(writer.sums_layout().slot_bytes());
+    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
     EXPECT_EQ(std::memcmp(slot.data() + writer.layout().BufferOffset(plan->copies[0]), memory.data() + shift, 1200), 0);
   }
 }

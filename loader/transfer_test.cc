@@ -1,227 +1,26 @@
-// Sender and executor against each other over the memory transport; one thread drives all endpoints, so that a run
-// repeats by its seed.
+// Sender and executor against each other: direct edges, and what both kinds of transport have in common. Streams:
+// stream_transfer_test.cc.
 #include <cstring>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "loader/executor.h"
-#include "loader/sender.h"
-#include "loader/snapshot.h"
 #include "loader/testing/naive_copy.h"
-#include "loader/testing/side_memory.h"
-#include "loader/transport/memory/memory.h"
-#include "planner/status.h"
+#include "loader/transfer_world.h"
 #include "planner/testing/element_oracle.h"
 #include "planner/testing/manifest_parts.h"
-#include "planner/testing/random_manifest.h"
 
 namespace headrace {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
+using testing::ExpectError;
+using testing::kIncarnation;
+using testing::NameOfSource;
 using testing::SideMemory;
-
-constexpr uint64_t kIncarnation = 99;
-
-std::string NameOfSource(int64_t rank) { return "publisher rank " + std::to_string(rank); }
-
-// All ranks of a manifest: publishers with one slot each and their senders, workers with an executor each.
-class World {
- public:
-  World(Manifest m, MemoryOptions memory, int64_t chunk_bytes = 64, int64_t staging_bytes = 1 << 20)
-      : manifest_(std::move(m)),
-        fabric_(memory),
-        source_(manifest_.source),
-        live_(manifest_.destination),
-        wanted_(manifest_.destination),
-        chunk_bytes_(chunk_bytes),
-        staging_bytes_(staging_bytes) {
-    auto plan = BuildPlan(manifest_);
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    plan_ = *std::move(plan);
-    for (const Edge& edge : plan_.edges) {
-      if (!sources_.contains(edge.source_rank)) AddSource(edge.source_rank);
-      if (!targets_.contains(edge.destination_rank)) targets_[edge.destination_rank].transport = fabric_.NewEndpoint();
-    }
-    for (auto& [rank, target] : targets_) AddExecutor(rank, &target);
-  }
-
-  // Writes the generation at all publishers and brings it to all ranks; the first error.
-  absl::Status Move(uint64_t generation, absl::Duration timeout = absl::Seconds(60)) {
-    Publish(generation);
-    for (auto& [rank, target] : targets_) HR_RETURN_IF_ERROR(Receive(rank, generation, timeout));
-    return absl::OkStatus();
-  }
-
-  void Publish(uint64_t generation) {
-    testing::PaintSource(manifest_, generation, &source_);
-    for (auto& [rank, s] : sources_) s.writer->Write(s.slot->bytes(), kIncarnation, generation);
-  }
-
-  absl::Status Receive(int64_t rank, uint64_t generation, absl::Duration timeout = absl::Seconds(60)) {
-    Target& target = targets_.at(rank);
-    Executor::Request request;
-    request.generation = generation;
-    request.slot_of_edge.assign(target.edges.size(), 0);
-    for (size_t i = 0; i < manifest_.destination.size(); ++i) {
-      const Buffer& b = manifest_.destination[i];
-      if (b.rank == rank) request.destination[static_cast<int>(i)] = live_.First(b);
-    }
-    request.deadline = absl::Now() + timeout;
-    request.start = [&](size_t e) {
-      const Edge& edge = target.edges[e];
-      Source& s = sources_.at(edge.source_rank);
-      To& to = s.to.at(rank);
-      if (s.sender->TakeFailure(to.peer)) {
-        s.transport->Disconnect(to.peer);
-        HR_ASSIGN_OR_RETURN(to.peer, s.transport->Connect(target.transport->address(), absl::InfiniteFuture()));
-      }
-      s.sender->Start(to.peer, to.stream.get(), &s.writer->layout(), s.slot->bytes(), generation);
-      return absl::OkStatus();
-    };
-    int steps = 0;
-    request.interrupted = [&] {
-      for (auto& [source, s] : sources_) {
-        if (s.sender != nullptr) s.sender->Progress(absl::ZeroDuration());
-      }
-      return on_step ? on_step(steps++) : absl::OkStatus();
-    };
-    stats = {};
-    absl::Status status = target.executor->Run(request, &stats);
-    peak_staging_bytes = std::max(peak_staging_bytes, stats.peak_staging_bytes);
-    // The session would tell the publishers.
-    if (!status.ok()) {
-      for (auto& [source, s] : sources_) {
-        if (s.sender != nullptr && s.to.contains(rank)) s.sender->Drop(s.to.at(rank).peer);
-      }
-    } else {
-      testing::PaintDestination(manifest_, rank, generation, &wanted_);
-    }
-    return status;
-  }
-
-  // What was received is what was published. Zero fills are the committer's work.
-  std::string Difference() {
-    for (const Buffer& b : manifest_.destination) {
-      for (const Piece& p : b.pieces) {
-        if (p.kind != PieceKind::kZero) continue;
-        testing::VisitPiece(manifest_, b, p, [&](Index, Index place) {
-          testing::SetBits(live_.First(b), place, DtypeBits(b.dtype), 0);
-          testing::SetBits(wanted_.First(b), place, DtypeBits(b.dtype), 0);
-        });
-      }
-    }
-    return live_.Difference(wanted_);
-  }
-
-  MemoryFabric& fabric() { return fabric_; }
-  std::string SourceAddress(int64_t rank) { return sources_.at(rank).transport->address(); }
-  absl::Span<std::byte> Slot(int64_t rank) { return sources_.at(rank).slot->bytes(); }
-  // A copy out of a source buffer.
-  const Copy& CopyOutOf(int source) {
-    return *std::find_if(plan_.copies.begin(), plan_.copies.end(), [&](const Copy& c) { return c.source == source; });
-  }
-  const SlotLayout& Layout(int64_t rank) { return sources_.at(rank).writer->layout(); }
-  int64_t SenderPeak(int64_t rank) { return sources_.at(rank).sender->peak_staging_bytes(); }
-  std::set<int64_t> SourceRanks() const {
-    std::set<int64_t> ranks;
-    for (const auto& [rank, s] : sources_) ranks.insert(rank);
-    return ranks;
-  }
-  SideMemory& live() { return live_; }
-
-  std::function<absl::Status(int step)> on_step;
-  TransferStats stats;  // of the last Receive
-  int64_t peak_staging_bytes = 0;
-
- private:
-  struct To {
-    PeerId peer = 0;
-    std::unique_ptr<EdgeStream> stream;
-  };
-  struct Source {
-    std::unique_ptr<Transport> transport;
-    std::unique_ptr<SnapshotWriter> writer;
-    std::unique_ptr<Region> slot;
-    std::unique_ptr<Sender> sender;
-    std::map<int64_t, To> to;
-  };
-  struct Target {
-    std::unique_ptr<Transport> transport;
-    std::vector<Edge> edges;
-    std::unique_ptr<Executor> executor;
-  };
-
-  void AddSource(int64_t rank) {
-    Source& s = sources_[rank];
-    s.transport = fabric_.NewEndpoint();
-    std::map<int, const std::byte*> memory;
-    for (size_t i = 0; i < manifest_.source.size(); ++i) {
-      if (manifest_.source[i].rank == rank) memory[static_cast<int>(i)] = source_.First(manifest_.source[i]);
-    }
-    s.writer = std::make_unique<SnapshotWriter>(manifest_, plan_, rank, std::move(memory));
-    auto slot = s.transport->AllocateRegion(s.writer->layout().bytes());
-    EXPECT_TRUE(slot.ok()) << slot.status();
-    s.slot = *std::move(slot);
-    if (s.transport->capabilities().map) return;
-    auto sender = Sender::Create(s.transport.get(), chunk_bytes_, staging_bytes_);
-    EXPECT_TRUE(sender.ok()) << sender.status();
-    s.sender = *std::move(sender);
-  }
-
-  void AddExecutor(int64_t rank, Target* target) {
-    std::vector<IncomingEdge> incoming;
-    for (const Edge& edge : plan_.edges) {
-      if (edge.destination_rank != rank) continue;
-      Source& s = sources_.at(edge.source_rank);
-      IncomingEdge in;
-      in.edge = edge;
-      in.name = NameOfSource(edge.source_rank);
-      in.address = s.transport->address();
-      in.layout = std::make_shared<SlotLayout>(manifest_, plan_, edge.source_rank);
-      if (s.transport->capabilities().map) {
-        auto peer = target->transport->Connect(in.address, absl::InfiniteFuture());
-        EXPECT_TRUE(peer.ok()) << peer.status();
-        auto mapping = target->transport->Map(*peer, s.slot->key(), absl::InfiniteFuture());
-        EXPECT_TRUE(mapping.ok()) << mapping.status();
-        in.slots.push_back(*std::move(mapping));
-      } else {
-        auto peer = s.transport->Connect(target->transport->address(), absl::InfiniteFuture());
-        EXPECT_TRUE(peer.ok()) << peer.status();
-        s.to[rank] = {*peer, std::make_unique<EdgeStream>(plan_, edge, chunk_bytes_)};
-      }
-      target->edges.push_back(edge);
-      incoming.push_back(std::move(in));
-    }
-    auto executor = Executor::Create(manifest_, plan_, target->transport.get(), std::move(incoming), kIncarnation,
-                                     {chunk_bytes_, staging_bytes_});
-    EXPECT_TRUE(executor.ok()) << executor.status();
-    target->executor = *std::move(executor);
-  }
-
-  const Manifest manifest_;
-  Plan plan_;
-  MemoryFabric fabric_;
-  SideMemory source_, live_, wanted_;
-  const int64_t chunk_bytes_, staging_bytes_;
-  std::map<int64_t, Source> sources_;
-  std::map<int64_t, Target> targets_;
-};
-
-MemoryOptions Streams(uint64_t seed = 1) {
-  MemoryOptions options;
-  options.map = false;
-  options.seed = seed;
-  return options;
-}
+using testing::Streams;
+using testing::World;
 
 // Publishers 3 and 4 hold halves of "w", 3 alone holds "b"; ranks 0 and 1 want columns of w, both want b.
 Manifest SmallManifest() {
@@ -235,11 +34,6 @@ Manifest SmallManifest() {
     m.destination.push_back(WholeBuffer(r, b));
   }
   return m;
-}
-
-void ExpectError(const absl::Status& status, ErrorCode code, const std::string& a, const std::string& b = "") {
-  EXPECT_TRUE(HasCode(status, code)) << status;
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(a), HasSubstr(b)));
 }
 
 TEST(TransferTest, RandomManifestsUnderDelaysAndReordering) {
@@ -432,16 +226,25 @@ TEST(TransferTest, LargeCopiesInSteps) {
   const SnapshotWriter writer(m, *plan, 0, {{0, a.data()}, {1, b.data()}});
   auto slot = owner->AllocateRegion(writer.layout().bytes());
   ASSERT_TRUE(slot.ok()) << slot.status();
-  writer.Write((*slot)->bytes(), kIncarnation, 1);
+  auto sums = owner->AllocateRegion(writer.sums_layout().bytes());
+  ASSERT_TRUE(sums.ok()) << sums.status();
+  const auto write = [&](uint64_t generation) {
+    writer.Write((*slot)->bytes(), writer.sums_layout().Of(0, (*sums)->bytes()), kIncarnation, generation);
+  };
+  write(1);
   auto peer = reader->Connect(owner->address(), absl::InfiniteFuture());
   ASSERT_TRUE(peer.ok());
   auto mapping = reader->Map(*peer, (*slot)->key(), absl::InfiniteFuture());
   ASSERT_TRUE(mapping.ok());
+  auto sums_mapping = reader->Map(*peer, (*sums)->key(), absl::InfiniteFuture());
+  ASSERT_TRUE(sums_mapping.ok());
   IncomingEdge edge;
   edge.edge = plan->edges[0];
   edge.name = "publisher rank 0";
-  edge.layout = std::make_shared<SlotLayout>(m, *plan, 0);
+  edge.layout = std::make_shared<SlotLayout>(m, 0);
+  edge.sums_layout = std::make_shared<SumsLayout>(*plan, 0);
   edge.slots.push_back(*std::move(mapping));
+  edge.sums = *std::move(sums_mapping);
   auto executor = Executor::Create(m, *plan, reader.get(), {edge}, kIncarnation, {});
   ASSERT_TRUE(executor.ok()) << executor.status();
   std::vector<std::byte> a2(a.size()), b2(3 * (kRow + 7), testing::kPoison);
@@ -468,7 +271,7 @@ TEST(TransferTest, LargeCopiesInSteps) {
   request.interrupted = [&] {
     if (++steps == 8) {
       a[0] ^= std::byte{1};
-      writer.Write((*slot)->bytes(), kIncarnation, 3);
+      write(3);
     }
     return absl::OkStatus();
   };

@@ -44,19 +44,23 @@ class Service final : public CoordinatorService {
     return status;
   }
 
-  void Stop() override {
+  void Stop() override { Stop(/*tell=*/true); }
+  void Kill() override { Stop(/*tell=*/false); }
+
+ private:
+  void Stop(bool tell) {
     std::lock_guard once(stop_mutex_);
     if (!thread_.joinable()) return;
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
+      tell_ = tell;
     }
     events_.Wake();
     thread_.join();
     server_.reset();
   }
 
- private:
   void Run() {
     while (true) {
       std::optional<ControlEvent> event = events_.Pop(NextWake());
@@ -66,6 +70,7 @@ class Service final : public CoordinatorService {
       for (; event.has_value(); event = events_.Pop(absl::InfinitePast())) Handle(*event);
       CoordinatorActions actions;
       const int64_t now_ns = SteadyNowNs();
+      if (stopping_ && !tell_) return;
       if (stopping_) machine_.End(Error(ErrorCode::kAborted, "the coordinator was stopped"), now_ns, &actions);
       if (now_ns >= machine_.NextDeadline()) machine_.OnTick(now_ns, &actions);
       Apply(actions);
@@ -115,6 +120,7 @@ class Service final : public CoordinatorService {
   mutable std::mutex mutex_;  // the machine and stopping_
   Coordinator machine_;
   bool stopping_ = false;
+  bool tell_ = true;  // the members that the coordinator stops
 };
 
 }  // namespace

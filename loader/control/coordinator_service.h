@@ -40,9 +40,11 @@ class CoordinatorService {
   virtual std::string address() const = 0;
   virtual int port() const = 0;
   virtual CoordinatorStatus status() const = 0;
-  // Ends the epoch (kAborted "the coordinator was stopped") for members that are still there, sends what is queued,
+  // Ends the job (kAborted "the coordinator was stopped") for members that are still there, sends what is queued,
   // and joins the thread. Idempotent.
   virtual void Stop() = 0;
+  // Cuts all streams without a word, as a process that dies does: for tests. Idempotent.
+  virtual void Kill() = 0;
 };
 
 }  // namespace headrace

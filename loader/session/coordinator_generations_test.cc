@@ -20,7 +20,11 @@ TEST_F(CoordinatorTest, AnnouncesWhenAllPublishedWithEachOnesSlot) {
   Tell(PublishedOf(0, 5, 0));
   ASSERT_EQ(actions_.messages.size(), 5u);
   EXPECT_EQ(To(2).at(0).announced().generation(), 5u);
-  EXPECT_THAT(To(2).at(0).announced().slots(), ElementsAre(0, 1));
+  ASSERT_EQ(To(2).at(0).announced().slots_size(), 2);
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(To(2).at(0).announced().slots(rank).publisher(), rank);
+    EXPECT_EQ(To(2).at(0).announced().slots(rank).slot(), rank);
+  }
   // A generation that one publisher skipped never comes; the next one does.
   Tell(PublishedOf(0, 6, 1));
   Tell(PublishedOf(1, 7, 0));
@@ -106,12 +110,25 @@ TEST_F(CoordinatorTest, ReleasesGoToAllPublishers) {
   EXPECT_EQ(MemberKey::From(To(1).at(0).from()), kMembers[2]);
 }
 
-TEST_F(CoordinatorTest, ADeathIsToldToAllOthersByName) {
+TEST_F(CoordinatorTest, ADeathWithoutWhichNoPlanCanBeMadeIsToldToAllOthersByName) {
   MakeReady();
-  actions_ = {};
-  machine_->OnDisconnected(1, Error(ErrorCode::kPeerLost, "connection closed"), now_, &actions_);
+  Die(1);
   EXPECT_THAT(To(1), IsEmpty());
-  ExpectEnded("peer_lost", "publisher rank 1 (host a, pid 71) died: connection closed", 1);
+  for (int c : {0, 2, 3, 4}) {
+    ASSERT_EQ(To(c).size(), 1u);
+    EXPECT_EQ(To(c)[0].epoch(), 2u);
+    EXPECT_EQ(To(c)[0].epoch_start().members_size(), 4);
+  }
+  proto::Envelope why_not = From(kMembers[2], MemberKey::Coordinator(), 2);
+  why_not.mutable_planned()->mutable_why_not()->set_code("uncovered");
+  why_not.mutable_planned()->mutable_why_not()->set_message("tensor w: rows 4 to 8 are offered by nobody");
+  why_not.mutable_planned()->mutable_why_not()->set_tensor("w");
+  Tell(why_not);
+  ExpectEnded("peer_lost",
+              "publisher rank 1 (host a, pid 71) died: reset; without it: tensor w: rows 4 to 8 are offered by nobody",
+              1);
+  EXPECT_EQ(SubjectOf(machine_->status()).tensor, "w");
+  EXPECT_EQ(SubjectOf(machine_->status()).peer, "publisher rank 1 (host a, pid 71)");
   machine_->OnConnected(9, now_, &actions_);
   Tell(9, Hello(kMembers[1]));
   EXPECT_THAT(Refusal(9), HasSubstr("peer_lost: publisher rank 1"));
@@ -121,7 +138,14 @@ TEST_F(CoordinatorTest, SilenceIsDeath) {
   MakeReady();
   for (int i = 0; i < 12; ++i) {
     Tick(kSecond / 2);
-    if (machine_->phase() == Coordinator::Phase::kEnded) break;
+    if (i == 11) {
+      // Its engine is sent away, the other one goes on without it.
+      EXPECT_THAT(actions_.close, ::testing::UnorderedElementsAre(2, 3));
+      EXPECT_EQ(CodeOf(Told(2)), "peer_lost");
+      EXPECT_THAT(Told(2).message(), HasSubstr("engine 0 worker 1 (host a, pid 71) died: no heartbeat for 6000 ms"));
+      for (int c : {0, 1, 4}) EXPECT_EQ(To(c).at(0).epoch_start().members_size(), 3);
+      return;
+    }
     EXPECT_EQ(actions_.messages.size(), 5u);
     for (int c : {0, 1, 2, 4}) {
       proto::Envelope heartbeat = From(kMembers[c]);
@@ -129,16 +153,20 @@ TEST_F(CoordinatorTest, SilenceIsDeath) {
       machine_->OnMessage(c, heartbeat, now_, &actions_);
     }
   }
-  ExpectEnded("peer_lost", "engine 0 worker 1 (host a, pid 71) died: no heartbeat for 6000 ms", 3);
+  ADD_FAILURE() << "nobody noticed";
 }
 
-TEST_F(CoordinatorTest, AMembersOwnErrorIsToldToTheOthers) {
+TEST_F(CoordinatorTest, AWorkersOwnErrorIsToldToItsEngine) {
   MakeReady();
   proto::Envelope failed = From(kMembers[2]);
   failed.mutable_failed()->mutable_why()->set_code("out_of_memory");
   failed.mutable_failed()->mutable_why()->set_message("shadow needs 9 bytes");
   Tell(failed);
-  ExpectEnded("peer_lost", "engine 0 worker 0 (host a, pid 70) failed: out_of_memory: shadow needs 9 bytes", 2);
+  EXPECT_THAT(actions_.close, ::testing::UnorderedElementsAre(2, 3));
+  EXPECT_EQ(CodeOf(Told(3)), "peer_lost");
+  EXPECT_THAT(Told(3).message(),
+              HasSubstr("engine 0 worker 0 (host a, pid 70) failed: out_of_memory: shadow needs 9 bytes"));
+  for (int c : {0, 1, 4}) EXPECT_EQ(To(c).at(0).epoch_start().members_size(), 3);
 }
 
 TEST_F(CoordinatorTest, EveryWaitEnds) {
@@ -176,8 +204,16 @@ TEST_F(CoordinatorTest, EveryWaitEnds) {
   Tell(VoteOf(kMembers[3], 2));
   Tick(599 * kSecond);
   EXPECT_EQ(machine_->phase(), Coordinator::Phase::kReady);
+  // That engine has to begin anew; the job goes on.
   Tick(kSecond);
-  ExpectEnded("deadline", "engine 0 worker 0, 1 did not commit generation 2");
+  for (int c : {2, 3}) {
+    EXPECT_TRUE(To(c).at(0).suspended().engine_broken());
+    EXPECT_EQ(CodeOf(Told(c)), "deadline");
+    EXPECT_THAT(Told(c).message(), HasSubstr("engine 0 worker 0, 1 did not commit generation 2"));
+    EXPECT_EQ(To(c).at(1).epoch_start().members_size(), 5);
+  }
+  EXPECT_EQ(To(0).at(0).decision().why_not().code(), "deadline");
+  EXPECT_EQ(machine_->phase(), Coordinator::Phase::kPlanning);
 }
 
 TEST_F(CoordinatorTest, ALeaverIsAnnouncedAndHoldsNothing) {
@@ -201,11 +237,20 @@ TEST_F(CoordinatorTest, ALeaverIsAnnouncedAndHoldsNothing) {
   machine_->OnDisconnected(3, absl::OkStatus(), now_, &actions_);
   EXPECT_THAT(actions_.messages, IsEmpty());
 
+  // The other engine commits in peace; then it is seen who can go on without the one that left.
   *bye.mutable_from() = kMembers[0].ToProto();
   Tell(bye);
   EXPECT_EQ(MemberKey::From(To(4).at(0).left().member()), kMembers[0]);
-  Tell(PublishedOf(1, 3, 0));
-  EXPECT_THAT(Refusal(1), HasSubstr("aborted: publisher rank 0 (host a, pid 70) left"));
+  EXPECT_EQ(To(4).size(), 1u);
+  proto::Envelope committed = From(kMembers[4]);
+  committed.mutable_committed()->set_generation(1);
+  Tell(committed);
+  EXPECT_EQ(To(4).at(0).engine_committed().generation(), 1u);
+  EXPECT_EQ(To(4).size(), 1u);  // generation 2 is announced and undecided
+  Tell(VoteOf(kMembers[4], 2, false));
+  EXPECT_EQ(To(4).at(1).epoch_start().members_size(), 2);  // publisher rank 1 and engine 1
+  EXPECT_EQ(CodeOf(Told(2)), "aborted");
+  EXPECT_TRUE(To(2).back().suspended().engine_broken());
 }
 
 TEST_F(CoordinatorTest, LeavingBetweenDecisionAndCommitIsADeath) {
@@ -216,7 +261,10 @@ TEST_F(CoordinatorTest, LeavingBetweenDecisionAndCommitIsADeath) {
   proto::Envelope bye = From(kMembers[3]);
   bye.mutable_bye();
   Tell(bye);
-  ExpectEnded("peer_lost", "left between its engine's decision and its commit", 3);
+  EXPECT_EQ(CodeOf(Told(2)), "peer_lost");
+  EXPECT_THAT(Told(2).message(), HasSubstr("left between its engine's decision and its commit"));
+  EXPECT_EQ(To(0).at(0).decision().generation(), 1u);
+  EXPECT_FALSE(To(0).at(0).decision().commit());
 }
 
 TEST_F(CoordinatorTest, EndsWhenAllHaveLeft) {

@@ -39,6 +39,10 @@ class CoordinatorTest : public ::testing::Test {
   static ConnectionId At(const MemberKey& key) {
     return std::find(kMembers.begin(), kMembers.end(), key) - kMembers.begin();
   }
+  void Die(ConnectionId connection) {
+    actions_ = {};
+    machine_->OnDisconnected(connection, Error(ErrorCode::kPeerLost, "reset"), now_, &actions_);
+  }
 
   CoordinatorActions& Tell(ConnectionId connection, const proto::Envelope& message) {
     actions_ = {};
@@ -69,7 +73,16 @@ class CoordinatorTest : public ::testing::Test {
     if (message.has_failed()) return message.failed().why().code() + ": " + message.failed().why().message();
     return "";
   }
-  // Everybody but `except` was told that the epoch is over.
+  // The status of the Suspended or Failed that went to the connection last, OK where there is none.
+  absl::Status Told(ConnectionId connection) const {
+    absl::Status told;
+    for (const proto::Envelope& message : To(connection)) {
+      if (message.has_suspended()) told = FromFault(message.suspended().why());
+      if (message.has_failed()) told = FromFault(message.failed().why());
+    }
+    return told;
+  }
+  // Everybody but `except` was told that the job is over.
   void ExpectEnded(const std::string& code, const std::string& text, int except = -1) {
     for (int c = 0; c < static_cast<int>(kMembers.size()); ++c) {
       if (c == except) continue;

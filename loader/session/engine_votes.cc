@@ -1,5 +1,7 @@
 #include "loader/session/engine_votes.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,10 +16,116 @@ EngineVotes::EngineVotes(std::string name, int workers, int64_t decision_timeout
       commit_timeout_ns_(commit_timeout_ns),
       last_voted_(workers, 0) {}
 
+EngineVotes::Outcome EngineVotes::Decide(uint64_t generation, int64_t now_ns) {
+  committing_ = generation;
+  done_.clear();
+  deadline_ns_ = now_ns + commit_timeout_ns_;
+  return Outcome{generation, true, absl::OkStatus()};
+}
+
+std::vector<EngineVotes::Outcome> EngineVotes::Resume(std::vector<proto::WorkerRun> runs, uint64_t newest,
+                                                      int64_t now_ns) {
+  uint64_t served = 0;
+  for (const proto::WorkerRun& run : runs) {
+    served = std::max<uint64_t>(served, run.holds());
+    floor_ = std::max<uint64_t>(floor_, run.committed());
+  }
+  // What one worker serves, all committed; one that committed it has not heard of it.
+  for (proto::WorkerRun& run : runs) {
+    if (run.stage() != proto::WorkerRun::COMMITTED || run.running() > served) continue;
+    run.set_holds(run.running());
+    run.set_stage(proto::WorkerRun::IDLE);
+  }
+  committed_ = served;
+  std::vector<Outcome> outcomes = ResumeRuns(&runs, newest, now_ns);
+  uint64_t least = committing_ != 0 ? committing_ : std::numeric_limits<uint64_t>::max();
+  if (committing_ == 0)
+    for (const proto::WorkerRun& run : runs) least = std::min<uint64_t>(least, run.holds());
+  if (newest > least) {
+    if (newest < floor_)
+      outcomes.push_back({newest, false, NotGrowing(newest)});
+    else if (waiting_.empty())
+      waiting_.push_back(newest);
+  }
+  return outcomes;
+}
+
+std::vector<EngineVotes::Outcome> EngineVotes::ResumeRuns(std::vector<proto::WorkerRun>* runs, uint64_t newest,
+                                                          int64_t now_ns) {
+  std::set<uint64_t> running;
+  for (const proto::WorkerRun& run : *runs)
+    if (run.stage() != proto::WorkerRun::IDLE) running.insert(run.running());
+  std::vector<Outcome> outcomes;
+  for (uint64_t generation : running) {
+    std::vector<int> lacking;
+    bool decided = false;
+    for (size_t worker = 0; worker < runs->size(); ++worker) {
+      const proto::WorkerRun& run = (*runs)[worker];
+      const bool runs_it = run.stage() != proto::WorkerRun::IDLE && run.running() == generation;
+      decided |= runs_it && run.stage() >= proto::WorkerRun::COMMITTING;
+      if (!(runs_it && run.stage() >= proto::WorkerRun::VOTED) && run.holds() < generation)
+        lacking.push_back(static_cast<int>(worker));
+    }
+    // All have said yes: it was decided, or is now.
+    if (lacking.empty() && committing_ == 0) {
+      const Outcome outcome = Decide(generation, now_ns);
+      for (size_t worker = 0; worker < runs->size(); ++worker) {
+        const proto::WorkerRun& run = (*runs)[worker];
+        if (run.holds() >= generation || (run.stage() == proto::WorkerRun::COMMITTED && run.running() == generation))
+          done_.insert(static_cast<int>(worker));
+      }
+      // The last commit came when nobody heard it.
+      if (!FinishCommit()) {
+        outcomes.push_back(outcome);
+        continue;
+      }
+      for (proto::WorkerRun& run : *runs) run.set_holds(std::max<uint64_t>(run.holds(), generation));
+      continue;
+    }
+    if (generation == newest && !decided && committing_ == 0) {
+      ResumeVotes(*runs, generation, now_ns);
+      continue;
+    }
+    outcomes.push_back(
+        {generation, false,
+         Error(ErrorCode::kAborted,
+               decided ? absl::StrCat(name_, " worker ", absl::StrJoin(lacking, ", "), " came back without generation ",
+                                      generation, ", which was decided")
+                       : absl::StrCat("generation ", generation, " was given up by ", name_,
+                                      ": when the membership changed, not all of its bytes were there any more"))});
+    aborted_ = std::max(aborted_, generation);
+    // Those that wrote live bytes are poisoned by that.
+    for (proto::WorkerRun& run : *runs)
+      if (run.stage() >= proto::WorkerRun::COMMITTING && run.running() == generation) run.set_holds(0);
+  }
+  return outcomes;
+}
+
+void EngineVotes::ResumeVotes(const std::vector<proto::WorkerRun>& runs, uint64_t generation, int64_t now_ns) {
+  waiting_.push_back(generation);
+  for (size_t worker = 0; worker < runs.size(); ++worker) {
+    if (runs[worker].stage() != proto::WorkerRun::VOTED || runs[worker].running() != generation) continue;
+    done_.insert(static_cast<int>(worker));
+    last_voted_[worker] = generation;
+    deadline_ns_ = now_ns + decision_timeout_ns_;
+  }
+}
+
+absl::Status EngineVotes::NotGrowing(uint64_t generation) const {
+  return Error(ErrorCode::kGenerationNotGrowing,
+               absl::StrCat("generation ", generation, " was published, but ", name_, " has committed generation ",
+                            floor_, " of this incarnation"));
+}
+
 std::optional<EngineVotes::Outcome> EngineVotes::Announce(uint64_t generation) {
   waiting_.push_back(generation);
-  if (left_.ok()) return std::nullopt;
-  return AbortFront(left_);
+  absl::Status why = left_;
+  if (why.ok() && generation <= floor_) why = NotGrowing(generation);
+  if (why.ok()) return std::nullopt;
+  // An older one may still be undecided.
+  waiting_.pop_back();
+  aborted_ = std::max(aborted_, generation);
+  return Outcome{generation, false, why};
 }
 
 absl::StatusOr<std::optional<EngineVotes::Outcome>> EngineVotes::Vote(int worker, uint64_t generation,
@@ -28,7 +136,8 @@ absl::StatusOr<std::optional<EngineVotes::Outcome>> EngineVotes::Vote(int worker
   };
   uint64_t& last = last_voted_[worker];
   if (generation <= last) return malformed(absl::StrCat("its last vote was on generation ", last));
-  if (generation <= aborted_) {
+  const bool waits = std::find(waiting_.begin(), waiting_.end(), generation) != waiting_.end();
+  if (!waits && generation <= std::max(aborted_, committed_)) {
     last = generation;
     return std::nullopt;
   }
@@ -42,11 +151,8 @@ absl::StatusOr<std::optional<EngineVotes::Outcome>> EngineVotes::Vote(int worker
   if (done_.empty()) deadline_ns_ = now_ns + decision_timeout_ns_;
   done_.insert(worker);
   if (done_.size() < last_voted_.size()) return std::nullopt;
-  committing_ = generation;
   waiting_.pop_front();
-  done_.clear();
-  deadline_ns_ = now_ns + commit_timeout_ns_;
-  return Outcome{generation, true, absl::OkStatus()};
+  return Decide(generation, now_ns);
 }
 
 absl::StatusOr<bool> EngineVotes::Commit(int worker, uint64_t generation) {
@@ -56,8 +162,13 @@ absl::StatusOr<bool> EngineVotes::Commit(int worker, uint64_t generation) {
                                                      : done_.contains(worker) ? " a second time"
                                                                               : ", which is not decided"));
   done_.insert(worker);
+  return FinishCommit();
+}
+
+bool EngineVotes::FinishCommit() {
   if (done_.size() < last_voted_.size()) return false;
   committed_ = committing_;
+  floor_ = std::max(floor_, committed_);
   committing_ = 0;
   done_.clear();
   deadline_ns_ = kNoDeadline;
@@ -68,6 +179,14 @@ std::vector<EngineVotes::Outcome> EngineVotes::Leave(int worker) {
   if (left_.ok()) left_ = Error(ErrorCode::kAborted, absl::StrCat(name_, " worker ", worker, " left"));
   std::vector<Outcome> outcomes;
   while (!waiting_.empty()) outcomes.push_back(AbortFront(left_));
+  return outcomes;
+}
+
+std::vector<EngineVotes::Outcome> EngineVotes::Break(const absl::Status& why) {
+  std::vector<Outcome> outcomes;
+  if (committing_ != 0) outcomes.push_back({committing_, false, why});
+  committing_ = 0;
+  while (!waiting_.empty()) outcomes.push_back(AbortFront(why));
   return outcomes;
 }
 

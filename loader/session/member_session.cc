@@ -14,19 +14,29 @@ bool IsRelayed(const proto::Envelope& message) {
   return message.has_start() || message.has_abort() || message.has_release();
 }
 
+// Whoever is in no epoch hears these too.
+bool IsOfNoEpoch(const proto::Envelope& message) {
+  return message.has_heartbeat() || message.has_failed() || message.has_refused() || message.has_suspended();
+}
+
 absl::Status Malformed(absl::string_view text) { return Error(ErrorCode::kMalformed, text); }
 
 }  // namespace
 
 MemberSession::MemberSession(MemberOptions options) : options_(std::move(options)) {}
 
-void MemberSession::Send(proto::Envelope message, MemberActions* actions) {
+void MemberSession::SendNow(proto::Envelope message, MemberActions* actions) {
   message.set_job(options_.job);
   message.set_incarnation(incarnation_.empty() ? options_.incarnation : incarnation_);
-  message.set_epoch(epoch_);
+  message.set_epoch(message.has_hello() ? newest_epoch_ : epoch_);
   *message.mutable_from() = options_.self.ToProto();
   if (!message.has_to()) *message.mutable_to() = MemberKey::Coordinator().ToProto();
   actions->messages.push_back(std::move(message));
+}
+
+void MemberSession::Send(proto::Envelope message, MemberActions* actions) {
+  if (phase_ == Phase::kReady) return SendNow(std::move(message), actions);
+  if (phase_ == Phase::kPlanned) unsent_.push_back(std::move(message));
 }
 
 void MemberSession::End(const absl::Status& status, MemberActions* actions) {
@@ -38,10 +48,10 @@ void MemberSession::End(const absl::Status& status, MemberActions* actions) {
 
 void MemberSession::Fail(const absl::Status& status, int64_t, MemberActions* actions) {
   if (phase_ == Phase::kEnded) return;
-  if (phase_ != Phase::kNew) {
+  if (phase_ != Phase::kNew && phase_ != Phase::kLost) {
     proto::Envelope message;
     *message.mutable_failed()->mutable_why() = ToFault(status);
-    Send(std::move(message), actions);
+    SendNow(std::move(message), actions);
   }
   End(status, actions);
 }
@@ -49,10 +59,10 @@ void MemberSession::Fail(const absl::Status& status, int64_t, MemberActions* act
 absl::Status MemberSession::Leave(int64_t, MemberActions* actions) {
   if (phase_ == Phase::kEnded) return status_;
   HR_RETURN_IF_ERROR(MayLeave());
-  if (phase_ != Phase::kNew) {
+  if (phase_ != Phase::kNew && phase_ != Phase::kLost) {
     proto::Envelope message;
     message.mutable_bye();
-    Send(std::move(message), actions);
+    SendNow(std::move(message), actions);
   }
   status_ = HandleEnd(Error(ErrorCode::kAborted, absl::StrCat(NameOf(options_.self), " left the job")));
   phase_ = Phase::kEnded;
@@ -60,23 +70,37 @@ absl::Status MemberSession::Leave(int64_t, MemberActions* actions) {
 }
 
 void MemberSession::OnConnected(int64_t now_ns, MemberActions* actions) {
-  if (phase_ != Phase::kNew) return;
-  phase_ = Phase::kHello;
+  if (phase_ != Phase::kNew && phase_ != Phase::kLost) return;
   last_heard_ns_ = now_ns;
   next_heartbeat_ns_ = now_ns + options_.timeouts.heartbeat_period_ns;
-  // The coordinator's own limits come first, since its message says whom it waits for.
-  phase_deadline_ns_ = now_ns + options_.timeouts.join_ns + options_.timeouts.heartbeat_timeout_ns;
+  // The coordinator's own limits come first, since its message says whom it waits for. One that comes back has the time
+  // that is left.
+  if (phase_ == Phase::kNew)
+    phase_deadline_ns_ = now_ns + options_.timeouts.join_ns + options_.timeouts.heartbeat_timeout_ns;
+  phase_ = Phase::kHello;
   proto::Envelope message;
   message.mutable_hello()->set_host(options_.host);
   message.mutable_hello()->set_pid(options_.pid);
-  Send(std::move(message), actions);
+  message.mutable_hello()->set_workers(options_.workers);
+  SendNow(std::move(message), actions);
 }
 
-void MemberSession::OnDisconnected(const absl::Status& reason, int64_t, MemberActions* actions) {
+void MemberSession::OnDisconnected(const absl::Status& reason, int64_t now_ns, MemberActions* actions) {
   if (HasCode(reason, ErrorCode::kUnauthenticated)) return End(reason, actions);
-  End(Error(ErrorCode::kPeerLost, absl::StrCat("the coordinator at ", options_.coordinator_address, " is lost: ",
-                                               reason.ok() ? "it closed the connection" : reason.message())),
-      actions);
+  Lose(reason.ok() ? "it closed the connection" : reason.message(), now_ns, actions);
+}
+
+void MemberSession::Lose(absl::string_view how, int64_t now_ns, MemberActions* actions) {
+  if (phase_ == Phase::kEnded || phase_ == Phase::kLost) return;
+  lost_ =
+      Error(ErrorCode::kPeerLost, absl::StrCat("the coordinator at ", options_.coordinator_address, " is lost: ", how));
+  if (rejoin_ns_ == 0) return End(lost_, actions);
+  // A second loss before an epoch was ready again has no new time.
+  if (phase_ != Phase::kHello && phase_ != Phase::kWaiting) phase_deadline_ns_ = now_ns + rejoin_ns_;
+  phase_ = Phase::kLost;
+  unsent_.clear();
+  coordinator_waits_for_.clear();
+  actions->effects.push_back(ReconnectEffect{phase_deadline_ns_});
 }
 
 absl::Status MemberSession::CheckEnvelope(const proto::Envelope& message) const {
@@ -89,7 +113,9 @@ absl::Status MemberSession::CheckEnvelope(const proto::Envelope& message) const 
     return Error(ErrorCode::kWrongJob,
                  absl::StrCat("a message of incarnation \"", message.incarnation(), "\" of job \"", options_.job,
                               "\" reached ", NameOf(options_.self), " of incarnation \"", incarnation, "\""));
-  if (phase_ != Phase::kHello && message.epoch() != epoch_)
+  // An epoch's first message tells its number, and it only grows.
+  const bool later = message.epoch() > epoch_ && (message.has_epoch_start() || IsOfNoEpoch(message));
+  if (phase_ != Phase::kHello && message.epoch() != epoch_ && !later)
     return Error(ErrorCode::kStaleEpoch, absl::StrCat("a message of epoch ", message.epoch(), " reached ",
                                                       NameOf(options_.self), " in epoch ", epoch_));
   if (MemberKey::From(message.to()) != options_.self)
@@ -102,7 +128,7 @@ absl::Status MemberSession::CheckEnvelope(const proto::Envelope& message) const 
 }
 
 void MemberSession::OnMessage(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) {
-  if (phase_ == Phase::kEnded || phase_ == Phase::kNew) return;
+  if (phase_ == Phase::kEnded || phase_ == Phase::kNew || phase_ == Phase::kLost) return;
   last_heard_ns_ = now_ns;
   if (phase_ == Phase::kHello) return HandleHelloAnswer(message, actions);
   absl::Status status = CheckEnvelope(message);
@@ -125,10 +151,11 @@ void MemberSession::HandleHelloAnswer(const proto::Envelope& message, MemberActi
   }
   incarnation_ = message.incarnation();
   epoch_ = message.epoch();
-  phase_ = Phase::kLayoutSent;
+  rejoin_ns_ = message.welcome().rejoin_ns();
+  phase_ = Phase::kWaiting;
   proto::Envelope layout;
   *layout.mutable_layout() = options_.layout;
-  Send(std::move(layout), actions);
+  SendNow(std::move(layout), actions);
 }
 
 absl::Status MemberSession::HandleMessage(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) {
@@ -142,25 +169,47 @@ absl::Status MemberSession::HandleMessage(const proto::Envelope& message, int64_
     case proto::Envelope::kRefused: {
       const absl::Status status = FromFault(message.refused().why());
       // Without that message the epoch cannot start; it would wait for it in vain.
-      if (phase_ != Phase::kReady)
+      if (!joined_)
         Fail(status, now_ns, actions);
       else
         actions->effects.push_back(RefusedEffect{status});
       return absl::OkStatus();
     }
     case proto::Envelope::kEpochStart:
-      return HandleStart(message.epoch_start(), now_ns, actions);
+      return HandleStart(message, now_ns, actions);
     case proto::Envelope::kEpochReady: {
       if (phase_ != Phase::kPlanned) return Malformed("EpochReady came before Planned was sent, or twice");
       phase_ = Phase::kReady;
       phase_deadline_ns_ = kNoDeadline;
-      EpochReadyEffect ready{message.epoch_ready().root()};
+      joined_ = true;
+      EpochReadyEffect ready{epoch_, message.epoch_ready().root()};
       for (const auto& regions : message.epoch_ready().regions()) {
-        ready.region_keys.emplace_back(regions.keys().begin(), regions.keys().end());
+        ready.region_keys[regions.publisher()].assign(regions.keys().begin(), regions.keys().end());
       }
+      // What was given up for want of bytes may come again, under new leases.
+      std::erase_if(unsent_, [&](const proto::Envelope& unsent) {
+        return std::max(unsent.release().generation(), unsent.vote().generation()) > message.epoch_ready().newest();
+      });
+      HandleReady(message.epoch_ready(), now_ns, actions);
       actions->effects.push_back(std::move(ready));
+      for (proto::Envelope& unsent : unsent_) SendNow(std::move(unsent), actions);
+      unsent_.clear();
       return absl::OkStatus();
     }
+    case proto::Envelope::kSuspended:
+      if (phase_ == Phase::kHello) return Malformed("Suspended came before Welcome");
+      phase_ = Phase::kWaiting;
+      // The coordinator ends the job in time; this is for one that does not.
+      phase_deadline_ns_ =
+          now_ns + std::max(rejoin_ns_, options_.timeouts.join_ns) + 2 * options_.timeouts.heartbeat_timeout_ns;
+      epoch_ = message.epoch();
+      unsent_.clear();
+      suspended_ = FromFault(message.suspended().why());
+      // What left in order is not waited for: there is nothing to time.
+      if (HasCode(suspended_, ErrorCode::kAborted)) phase_deadline_ns_ = kNoDeadline;
+      HandleSuspended(message.suspended().engine_broken(), actions);
+      actions->effects.push_back(SuspendedEffect{suspended_});
+      return absl::OkStatus();
     default:
       if (phase_ != Phase::kReady)
         return Malformed(absl::StrCat("message ", BodyName(message), " came before EpochReady"));
@@ -168,30 +217,39 @@ absl::Status MemberSession::HandleMessage(const proto::Envelope& message, int64_
   }
 }
 
-absl::Status MemberSession::HandleStart(const proto::EpochStart& start, int64_t now_ns, MemberActions* actions) {
-  if (phase_ != Phase::kLayoutSent) return Malformed("EpochStart came a second time");
+absl::Status MemberSession::HandleStart(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) {
+  const proto::EpochStart& start = message.epoch_start();
+  if (message.epoch() == epoch_ && phase_ != Phase::kWaiting) return Malformed("EpochStart came a second time");
   std::set<MemberKey> keys;
   for (const proto::EpochStart::Member& member : start.members())
     if (!keys.insert(MemberKey::From(member.id())).second)
       return Malformed(absl::StrCat("EpochStart lists ", NameOf(MemberKey::From(member.id())), " twice"));
   if (!keys.contains(options_.self)) return Malformed(absl::StrCat("EpochStart lacks ", NameOf(options_.self)));
+  epoch_ = message.epoch();
+  newest_epoch_ = std::max(newest_epoch_, epoch_);
   phase_ = Phase::kPlanning;
   phase_deadline_ns_ = now_ns + options_.timeouts.plan_ns + options_.timeouts.heartbeat_timeout_ns;
   members_ = start;
-  HandleEpochStart();
-  actions->effects.push_back(PlanEffect{start});
+  suspended_ = absl::OkStatus();
+  unsent_.clear();
+  edges_.clear();
+  HandleEpochStart(actions);
+  actions->effects.push_back(PlanEffect{epoch_, start});
   return absl::OkStatus();
 }
 
-absl::Status MemberSession::Planned(absl::Span<const proto::Edge> edges, int64_t, MemberActions* actions,
-                                    absl::Span<const std::string> region_keys) {
+absl::Status MemberSession::Planned(uint64_t epoch, const absl::StatusOr<std::vector<proto::Edge>>& edges, int64_t,
+                                    MemberActions* actions, absl::Span<const std::string> region_keys) {
   if (phase_ == Phase::kEnded) return status_;
+  if (epoch != epoch_ || phase_ == Phase::kWaiting || phase_ == Phase::kHello || phase_ == Phase::kLost)
+    return Error(ErrorCode::kStaleEpoch, absl::StrCat("epoch ", epoch, " is over"));
   if (phase_ != Phase::kPlanning) return Malformed("Planned() answers PlanEffect, once");
   std::vector<EdgeTo> mine;
   std::set<MemberKey> peers;
   proto::Envelope message;
-  message.mutable_planned();
-  for (const proto::Edge& edge : edges) {
+  proto::Planned* planned = message.mutable_planned();
+  if (!edges.ok()) *planned->mutable_why_not() = ToFault(edges.status());
+  for (const proto::Edge& edge : edges.ok() ? *edges : std::vector<proto::Edge>()) {
     const MemberKey publisher = MemberKey::Publisher(edge.publisher());
     const MemberKey receiver = MemberKey::Receiver(edge.engine(), edge.worker());
     if (publisher != options_.self && receiver != options_.self)
@@ -200,28 +258,30 @@ absl::Status MemberSession::Planned(absl::Span<const proto::Edge> edges, int64_t
     const MemberKey& peer = publisher == options_.self ? receiver : publisher;
     if (!peers.insert(peer).second) return Malformed(absl::StrCat("two edges to ", NameOf(peer)));
     mine.push_back({peer, edge.digest()});
-    *message.mutable_planned()->add_edges() = edge;
+    *planned->add_edges() = edge;
   }
-  for (const std::string& key : region_keys) message.mutable_planned()->add_region_keys(key);
+  for (const std::string& key : region_keys) planned->add_region_keys(key);
+  Describe(planned);
   edges_ = std::move(mine);
   phase_ = Phase::kPlanned;
-  Send(std::move(message), actions);
+  SendNow(std::move(message), actions);
   return absl::OkStatus();
 }
 
-absl::Status MemberSession::CheckReady(const char* what) const {
+absl::Status MemberSession::CheckJoined(const char* what) const {
   if (phase_ == Phase::kEnded) return status_;
-  if (phase_ != Phase::kReady) return Malformed(absl::StrCat(what, " before the epoch is ready"));
+  if (!joined_) return Malformed(absl::StrCat(what, " before the epoch is ready"));
   return absl::OkStatus();
 }
 
 void MemberSession::OnTick(int64_t now_ns, MemberActions* actions) {
   if (phase_ == Phase::kNew || phase_ == Phase::kEnded) return;
+  if (phase_ == Phase::kLost) {
+    if (now_ns >= phase_deadline_ns_) return End(lost_, actions);
+    return HandleTick(now_ns, actions);
+  }
   if (now_ns >= last_heard_ns_ + options_.timeouts.heartbeat_timeout_ns)
-    return End(Error(ErrorCode::kPeerLost,
-                     absl::StrCat("the coordinator at ", options_.coordinator_address, " is lost: nothing heard for ",
-                                  (now_ns - last_heard_ns_) / 1'000'000, " ms")),
-               actions);
+    return Lose(absl::StrCat("nothing heard for ", (now_ns - last_heard_ns_) / 1'000'000, " ms"), now_ns, actions);
   if (now_ns >= phase_deadline_ns_)
     return Fail(Error(ErrorCode::kDeadline, absl::StrCat(NameOf(options_.self), " gave up: ", WaitingFor())), now_ns,
                 actions);
@@ -230,16 +290,17 @@ void MemberSession::OnTick(int64_t now_ns, MemberActions* actions) {
     if (phase_ != Phase::kHello) {
       proto::Envelope message;
       message.mutable_heartbeat();
-      Send(std::move(message), actions);
+      SendNow(std::move(message), actions);
     }
   }
-  if (phase_ == Phase::kReady) HandleTick(now_ns, actions);
+  HandleTick(now_ns, actions);
 }
 
 int64_t MemberSession::NextDeadline() const {
   if (phase_ == Phase::kNew || phase_ == Phase::kEnded) return kNoDeadline;
-  return std::min({last_heard_ns_ + options_.timeouts.heartbeat_timeout_ns, phase_deadline_ns_, next_heartbeat_ns_,
-                   phase_ == Phase::kReady ? RoleDeadline() : kNoDeadline});
+  const int64_t mine = std::min(phase_deadline_ns_, RoleDeadline());
+  if (phase_ == Phase::kLost) return mine;
+  return std::min({last_heard_ns_ + options_.timeouts.heartbeat_timeout_ns, next_heartbeat_ns_, mine});
 }
 
 std::string MemberSession::WaitingFor() const {
@@ -251,7 +312,8 @@ std::string MemberSession::WaitingFor() const {
       return absl::StrCat("a connection to ", coordinator);
     case Phase::kHello:
       return absl::StrCat(coordinator, " has not answered Hello");
-    case Phase::kLayoutSent:
+    case Phase::kWaiting:
+      if (!suspended_.ok()) return std::string(suspended_.message());
       return absl::StrCat("the epoch has not started at ", coordinator, others);
     case Phase::kPlanning:
       return "the own plan is not made";
@@ -259,6 +321,8 @@ std::string MemberSession::WaitingFor() const {
       return absl::StrCat("the plans are not compared at ", coordinator, others);
     case Phase::kReady:
       return coordinator_waits_for_.empty() ? "a generation" : coordinator_waits_for_;
+    case Phase::kLost:
+      return absl::StrCat("another connection, since ", lost_.message());
     case Phase::kEnded:
       return "";
   }

@@ -18,16 +18,60 @@ PublisherSession::PublisherSession(MemberOptions options) : MemberSession(std::m
   slots_.resize(std::max(1, options_.layout.slots()));
 }
 
-void PublisherSession::HandleEpochStart() {
+void PublisherSession::Describe(proto::Planned* planned) const {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (generation_in(static_cast<int>(i)) == 0) continue;
+    proto::Held* held = planned->add_held();
+    held->set_generation(slots_[i].generation);
+    held->set_slot(static_cast<int>(i));
+  }
+  planned->set_last_published(last_published_);
+}
+
+void PublisherSession::HandleReady(const proto::EpochReady& ready, int64_t, MemberActions* actions) {
+  const uint64_t newest = ready.newest();
+  for (const proto::EngineCommitted& committed : ready.committed())
+    actions->effects.push_back(EngineCommittedEffect{committed.engine(), committed.generation()});
+  receivers_.clear();
   for (const proto::EpochStart::Member& member : members().members())
     if (member.id().role() == proto::RECEIVER) receivers_.insert(MemberKey::From(member.id()));
+  last_announced_ = newest == 0 ? 0 : newest - 1;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    slot.announced = false;
+    // What is newer than the newest may still be completed by the others; what is older never.
+    const bool wanted = slot.generation != 0 && (slot.generation == newest || slot.generation == last_published_);
+    SetLeases(i, !slot.writing && wanted ? receivers_ : Leases(), actions);
+  }
+  GrantSlot(actions);
+}
+
+void PublisherSession::HandleSuspended(bool, MemberActions* actions) {
+  receivers_.clear();
+  for (size_t i = 0; i < slots_.size(); ++i) SetLeases(i, {}, actions);
+  if (waiting_generation_ != 0 && HasCode(suspended(), ErrorCode::kAborted)) FailPublish(suspended(), actions);
+}
+
+void PublisherSession::SetLeases(size_t slot, Leases leases, MemberActions* actions) {
+  const bool freed = !slots_[slot].leases.empty() && leases.empty();
+  slots_[slot].leases = std::move(leases);
+  if (freed) actions->effects.push_back(SlotFreeEffect{slots_[slot].generation, static_cast<int>(slot)});
+}
+
+bool PublisherSession::writing() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.writing; });
+}
+
+void PublisherSession::FailPublish(const absl::Status& status, MemberActions* actions) {
+  actions->effects.push_back(PublishFailedEffect{waiting_generation_, status});
+  waiting_generation_ = 0;
+  waiting_deadline_ns_ = kNoDeadline;
 }
 
 absl::Status PublisherSession::Publish(uint64_t generation, int64_t deadline_ns, int64_t, MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("Publish()"));
-  HR_RETURN_IF_ERROR(publisher_left_);
-  const bool writing = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.writing; });
-  if (writing || waiting_generation_ != 0) return Malformed("Publish() before the last one was finished");
+  HR_RETURN_IF_ERROR(CheckJoined("Publish()"));
+  if (HasCode(suspended(), ErrorCode::kAborted)) return suspended();
+  if (writing() || waiting_generation_ != 0) return Malformed("Publish() before the last one was finished");
   if (generation <= last_published_)
     return Error(ErrorCode::kGenerationNotGrowing,
                  absl::StrCat("publish(", generation, ") after generation ", last_published_, " at ",
@@ -39,7 +83,7 @@ absl::Status PublisherSession::Publish(uint64_t generation, int64_t deadline_ns,
 }
 
 void PublisherSession::GrantSlot(MemberActions* actions) {
-  if (waiting_generation_ == 0) return;
+  if (waiting_generation_ == 0 || phase() != Phase::kReady) return;
   Slot* best = nullptr;
   for (Slot& slot : slots_)
     if (slot.leases.empty() && (best == nullptr || slot.generation < best->generation)) best = &slot;
@@ -58,11 +102,11 @@ PublisherSession::Slot* PublisherSession::WritingSlot(uint64_t generation) {
 }
 
 absl::Status PublisherSession::Snapshotted(uint64_t generation, int64_t, MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("Snapshotted()"));
+  HR_RETURN_IF_ERROR(CheckJoined("Snapshotted()"));
   Slot* slot = WritingSlot(generation);
   if (slot == nullptr) return Malformed(absl::StrCat("Snapshotted(", generation, "): no slot is being written for it"));
   slot->writing = false;
-  slot->leases = receivers_;
+  if (phase() == Phase::kReady) slot->leases = receivers_;  // otherwise the next epoch's are set when it is ready
   last_published_ = generation;
   proto::Envelope message;
   message.mutable_published()->set_generation(generation);
@@ -72,7 +116,7 @@ absl::Status PublisherSession::Snapshotted(uint64_t generation, int64_t, MemberA
 }
 
 absl::Status PublisherSession::AbandonSlot(uint64_t generation) {
-  HR_RETURN_IF_ERROR(CheckReady("AbandonSlot()"));
+  HR_RETURN_IF_ERROR(CheckJoined("AbandonSlot()"));
   Slot* slot = WritingSlot(generation);
   if (slot == nullptr) return Malformed(absl::StrCat("AbandonSlot(", generation, "): no slot is being written for it"));
   *slot = Slot{};
@@ -108,6 +152,12 @@ absl::Status PublisherSession::HandleBody(const proto::Envelope& message, int64_
       actions->effects.push_back(
           EngineCommittedEffect{message.engine_committed().engine(), message.engine_committed().generation()});
       return absl::OkStatus();
+    case proto::Envelope::kVoid:
+      for (size_t i = 0; i < slots_.size(); ++i)
+        if (slots_[i].generation == message.void_().generation() && !slots_[i].announced && !slots_[i].writing)
+          SetLeases(i, {}, actions);
+      GrantSlot(actions);
+      return absl::OkStatus();
     case proto::Envelope::kLeft:
       HandleLeft(MemberKey::From(message.left().member()), actions);
       return absl::OkStatus();
@@ -121,14 +171,16 @@ absl::Status PublisherSession::HandleAnnounced(const proto::Announced& announced
   if (generation <= last_announced_)
     return Error(ErrorCode::kGenerationNotGrowing,
                  absl::StrCat("generation ", generation, " was announced after generation ", last_announced_));
-  const int slot = options_.self.rank < announced.slots_size() ? announced.slots(options_.self.rank) : -1;
+  AnnouncedEffect effect = AnnouncedOf(announced);
+  const auto mine = effect.slots.find(options_.self.rank);
+  const int slot = mine == effect.slots.end() ? -1 : mine->second;
   if (slot < 0 || slot >= static_cast<int>(slots_.size()) || slots_[slot].writing ||
       slots_[slot].generation != generation)
     return Malformed(absl::StrCat("generation ", generation, " was announced in slot ", slot, " of ",
                                   NameOf(options_.self), ", which does not hold it"));
   last_announced_ = generation;
   slots_[slot].announced = true;
-  actions->effects.push_back(AnnouncedEffect{generation, {announced.slots().begin(), announced.slots().end()}});
+  actions->effects.push_back(std::move(effect));
   return absl::OkStatus();
 }
 
@@ -163,16 +215,9 @@ void PublisherSession::HandleDropped(const proto::Envelope& message, const absl:
 
 void PublisherSession::HandleLeft(const MemberKey& member, MemberActions* actions) {
   actions->effects.push_back(LeftEffect{member});
-  if (member.role == proto::RECEIVER) {
-    receivers_.erase(member);
-    DropLeases(member, std::numeric_limits<uint64_t>::max(), actions);
-    return;
-  }
-  publisher_left_ = Error(ErrorCode::kAborted, absl::StrCat(NameOf(member), " left; no generation can be published"));
-  if (waiting_generation_ == 0) return;
-  actions->effects.push_back(PublishFailedEffect{waiting_generation_, publisher_left_});
-  waiting_generation_ = 0;
-  waiting_deadline_ns_ = kNoDeadline;
+  if (member.role != proto::RECEIVER) return;
+  receivers_.erase(member);
+  DropLeases(member, std::numeric_limits<uint64_t>::max(), actions);
 }
 
 void PublisherSession::DropLeases(const MemberKey& receiver, uint64_t up_to, MemberActions* actions) {
@@ -197,11 +242,13 @@ std::string PublisherSession::LeaseList() const {
 
 void PublisherSession::HandleTick(int64_t now_ns, MemberActions* actions) {
   if (waiting_generation_ == 0 || now_ns < waiting_deadline_ns_) return;
-  actions->effects.push_back(PublishFailedEffect{
-      waiting_generation_, Error(ErrorCode::kDeadline, absl::StrCat("publish(", waiting_generation_,
-                                                                    ") found no free snapshot slot: ", LeaseList()))});
-  waiting_generation_ = 0;
-  waiting_deadline_ns_ = kNoDeadline;
+  const std::string what = absl::StrCat("publish(", waiting_generation_, ") ");
+  FailPublish(phase() == Phase::kReady
+                  ? Error(ErrorCode::kDeadline, absl::StrCat(what, "found no free snapshot slot: ", LeaseList()))
+              : suspended().ok()
+                  ? Error(ErrorCode::kDeadline, absl::StrCat(what, "found no epoch that is ready: ", WaitingFor()))
+                  : WithMessage(suspended(), absl::StrCat(what, "waited in vain: ", suspended().message())),
+              actions);
 }
 
 int64_t PublisherSession::RoleDeadline() const { return waiting_deadline_ns_; }

@@ -6,7 +6,8 @@
 //   Publish(g) -> [all slots leased: waits] -> WriteSlotEffect -> Snapshotted(g) -> (Announced) AnnouncedEffect
 //
 // A slot's generation is leased by every receiver of the epoch from Snapshotted() until that receiver releases it or a
-// newer one, or leaves. WriteSlotEffect names only slots without leases.
+// newer one, or leaves. WriteSlotEffect names only slots without leases. A new epoch's receivers lease its newest
+// generation and the last one that was published; nobody reads while there is no epoch.
 
 #include <cstdint>
 #include <set>
@@ -23,13 +24,17 @@ class PublisherSession : public MemberSession {
   explicit PublisherSession(MemberOptions options);
 
   // Asks for a slot for `generation` >= 1, at the latest by `deadline_ns` (kNoDeadline: for ever). Answered by
-  // WriteSlotEffect or PublishFailedEffect, at once or later. kGenerationNotGrowing: names both numbers. kMalformed:
-  // the epoch is not ready, or the last Publish is not finished. kAborted: a publisher left.
+  // WriteSlotEffect or PublishFailedEffect, at once or later: between two epochs it waits. kGenerationNotGrowing: names
+  // both numbers. kMalformed: no epoch was ready yet, or the last Publish is not finished. kAborted: a publisher left
+  // without whom none can be published.
   absl::Status Publish(uint64_t generation, int64_t deadline_ns, int64_t now_ns, MemberActions* actions);
   // The slot of WriteSlotEffect holds `generation`. kMalformed: no such slot is being written.
   absl::Status Snapshotted(uint64_t generation, int64_t now_ns, MemberActions* actions);
   // Gives up the slot of WriteSlotEffect: nothing was published. kMalformed: as Snapshotted.
   absl::Status AbandonSlot(uint64_t generation);
+  // The generation in a slot, 0: none, or it is being written. A plan is made while none is being written.
+  uint64_t generation_in(int slot) const { return slots_[slot].writing ? 0 : slots_[slot].generation; }
+  bool writing() const;
 
   // Slots that are leased by somebody or being written. Before Leave, wait until it is zero.
   int busy_slots() const;
@@ -40,17 +45,21 @@ class PublisherSession : public MemberSession {
   absl::Status HandleBody(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) override;
   void HandleDropped(const proto::Envelope& message, const absl::Status& why, int64_t now_ns,
                      MemberActions* actions) override;
-  void HandleEpochStart() override;
+  void HandleEpochStart(MemberActions*) override {}
+  void Describe(proto::Planned* planned) const override;
+  void HandleReady(const proto::EpochReady& ready, int64_t now_ns, MemberActions* actions) override;
+  void HandleSuspended(bool engine_broken, MemberActions* actions) override;
   void HandleTick(int64_t now_ns, MemberActions* actions) override;
   int64_t RoleDeadline() const override;
   absl::Status HandleEnd(const absl::Status& status) override { return status; }
 
  private:
+  using Leases = std::set<MemberKey>;
   struct Slot {
     uint64_t generation = 0;  // 0: never written
     bool writing = false;
     bool announced = false;
-    std::set<MemberKey> leases;
+    Leases leases;
   };
 
   void GrantSlot(MemberActions* actions);
@@ -58,16 +67,17 @@ class PublisherSession : public MemberSession {
   absl::Status HandleAnnounced(const proto::Announced& announced, MemberActions* actions);
   absl::Status HandleOrder(const proto::Envelope& message, MemberActions* actions);
   void HandleLeft(const MemberKey& member, MemberActions* actions);
+  void SetLeases(size_t slot, Leases leases, MemberActions* actions);
+  void FailPublish(const absl::Status& status, MemberActions* actions);
   Slot* WritingSlot(uint64_t generation);
   std::string LeaseList() const;
 
   std::vector<Slot> slots_;
-  std::set<MemberKey> receivers_;  // those that have not left
+  Leases receivers_;  // of the epoch, those that have not left
   uint64_t last_published_ = 0;
   uint64_t last_announced_ = 0;
   uint64_t waiting_generation_ = 0;  // of a Publish without a slot; 0: none
   int64_t waiting_deadline_ns_ = kNoDeadline;
-  absl::Status publisher_left_;  // kAborted once a publisher left
 };
 
 }  // namespace headrace

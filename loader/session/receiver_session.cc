@@ -48,11 +48,10 @@ ReceiverState ReceiverSession::Carry() const {
 }
 
 absl::Status ReceiverSession::ExpectGeneration(int64_t deadline_ns, int64_t, MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("ExpectGeneration()"));
+  HR_RETURN_IF_ERROR(CheckJoined("ExpectGeneration()"));
   if (!announced_.empty()) return absl::OkStatus();
-  const absl::Status& left = engine_left_.ok() ? publisher_left_ : engine_left_;
-  if (!left.ok()) {
-    actions->effects.push_back(WaitEndedEffect{left});
+  if (const absl::Status over = Over(); !over.ok()) {
+    actions->effects.push_back(WaitEndedEffect{over});
     return absl::OkStatus();
   }
   expecting_ = true;
@@ -60,9 +59,101 @@ absl::Status ReceiverSession::ExpectGeneration(int64_t deadline_ns, int64_t, Mem
   return absl::OkStatus();
 }
 
+absl::Status ReceiverSession::Over() const {
+  if (!engine_left_.ok()) return engine_left_;
+  if (!last_publisher_left_.ok()) return last_publisher_left_;
+  return HasCode(suspended(), ErrorCode::kAborted) ? suspended() : absl::OkStatus();
+}
+
+uint64_t ReceiverSession::Floor() const {
+  return committed_.committed_incarnation == incarnation() ? committed_.committed_generation : 0;
+}
+
+void ReceiverSession::EndWait(const absl::Status& why, MemberActions* actions) {
+  if (!expecting_) return;
+  expecting_ = false;
+  expect_deadline_ns_ = kNoDeadline;
+  actions->effects.push_back(WaitEndedEffect{why});
+}
+
+void ReceiverSession::GiveUp(const absl::Status& why, MemberActions* actions) {
+  const uint64_t generation = running_;
+  if (run_ == Run::kStreaming) {
+    run_ = Run::kAborted;  // until the owner has stopped
+  } else if (run_ == Run::kVoted || run_ == Run::kCommitting || run_ == Run::kCommitted) {
+    FinishRun();
+  } else {
+    return;
+  }
+  actions->effects.push_back(DiscardEffect{generation, why});
+}
+
+void ReceiverSession::HandleEpochStart(MemberActions* actions) {
+  announced_.clear();
+  served_vote_ = 0;
+  engine_left_ = last_publisher_left_ = absl::OkStatus();
+  publishers_.clear();
+  for (const proto::EpochStart::Member& member : members().members())
+    if (member.id().role() == proto::PUBLISHER) publishers_.insert(MemberKey::From(member.id()));
+  // A no that nobody has answered: the new epoch is a new chance, for all of the engine.
+  if (run_ == Run::kVoted && !voted_yes_)
+    GiveUp(Error(ErrorCode::kAborted, absl::StrCat(NameOf(options_.self), " gave generation ", running_, " up")),
+           actions);
+}
+
+void ReceiverSession::Describe(proto::Planned* planned) const {
+  proto::WorkerRun* run = planned->mutable_run();
+  run->set_holds(Holds());
+  run->set_committed(Floor());
+  switch (run_) {
+    case Run::kStreaming:
+      run->set_stage(proto::WorkerRun::READING);
+      break;
+    case Run::kVoted:
+      run->set_stage(proto::WorkerRun::VOTED);
+      break;
+    case Run::kCommitting:
+      run->set_stage(proto::WorkerRun::COMMITTING);
+      break;
+    case Run::kCommitted:
+      run->set_stage(proto::WorkerRun::COMMITTED);
+      break;
+    case Run::kIdle:
+    case Run::kAborted:
+      return;
+  }
+  run->set_running(running_);
+}
+
+void ReceiverSession::HandleReady(const proto::EpochReady& ready, int64_t now_ns, MemberActions* actions) {
+  // The commit of its engine that this worker missed.
+  for (const proto::EngineCommitted& committed : ready.committed())
+    if (committed.engine() == options_.self.engine) TakeEngineCommit(committed.generation(), actions);
+  const uint64_t newest = ready.newest();
+  last_announced_ = newest;
+  // What is served need not be read. It is announced only where a peer lacks it.
+  if (newest != 0 && newest <= Holds()) SendRelease(newest, actions);
+  announcement_due_ = newest > Holds();
+  if (newest != 0) --last_announced_;
+  if (run_ == Run::kVoted)
+    decision_deadline_ns_ = now_ns + options_.timeouts.decision_ns + options_.timeouts.heartbeat_timeout_ns;
+  if (run_ == Run::kCommitted)
+    decision_deadline_ns_ = now_ns + options_.timeouts.commit_ns + options_.timeouts.heartbeat_timeout_ns;
+}
+
+void ReceiverSession::HandleSuspended(bool engine_broken, MemberActions* actions) {
+  announced_.clear();
+  served_vote_ = 0;
+  const bool decided = run_ == Run::kCommitting || run_ == Run::kCommitted;
+  if (!decided || engine_broken) GiveUp(suspended(), actions);
+  if (HasCode(suspended(), ErrorCode::kAborted)) EndWait(suspended(), actions);
+}
+
 absl::Status ReceiverSession::Begin(uint64_t generation, bool touches_live) {
-  HR_RETURN_IF_ERROR(CheckReady("Begin()"));
+  HR_RETURN_IF_ERROR(CheckJoined("Begin()"));
   HR_RETURN_IF_ERROR(engine_left_);
+  if (served_vote_ != 0)
+    return Malformed(absl::StrCat("Begin(", generation, ") while a peer lacks generation ", served_vote_));
   if (run_ != Run::kIdle)
     return Malformed(absl::StrCat("Begin(", generation, ") while generation ", running_, " is running"));
   if (announced_.empty() || announced_.front() != generation)
@@ -77,7 +168,7 @@ absl::Status ReceiverSession::Begin(uint64_t generation, bool touches_live) {
 }
 
 absl::Status ReceiverSession::RequestStart(int publisher, int64_t, MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("RequestStart()"));
+  HR_RETURN_IF_ERROR(CheckJoined("RequestStart()"));
   if (run_ != Run::kStreaming) return Malformed("RequestStart() outside of Begin and Vote");
   const MemberKey key = MemberKey::Publisher(publisher);
   const auto edge = std::find_if(edges_.begin(), edges_.end(), [&](const EdgeTo& e) { return e.peer == key; });
@@ -97,7 +188,21 @@ void ReceiverSession::SendVote(uint64_t generation, const absl::Status& verdict,
   Send(std::move(message), actions);
 }
 
+void ReceiverSession::VoteForServed(uint64_t generation, MemberActions* actions) {
+  served_vote_ = generation;
+  SendVote(generation, absl::OkStatus(), actions);
+  SendRelease(generation, actions);
+}
+
+void ReceiverSession::SendCommitted(uint64_t generation, MemberActions* actions) {
+  proto::Envelope message;
+  message.mutable_committed()->set_generation(generation);
+  Send(std::move(message), actions);
+}
+
 void ReceiverSession::SendRelease(uint64_t generation, MemberActions* actions) {
+  // What this epoch did not announce is leased by nobody, or will be, when it does.
+  if (generation > last_announced_) return;
   proto::Envelope message;
   message.mutable_release()->set_generation(generation);
   Send(std::move(message), actions);
@@ -105,12 +210,17 @@ void ReceiverSession::SendRelease(uint64_t generation, MemberActions* actions) {
 
 absl::Status ReceiverSession::Vote(uint64_t generation, const absl::Status& verdict, int64_t now_ns,
                                    MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("Vote()"));
+  HR_RETURN_IF_ERROR(CheckJoined("Vote()"));
   if (run_ != Run::kStreaming || generation != running_)
     return Malformed(absl::StrCat("Vote(", generation, "): it is not being read"));
   run_ = Run::kVoted;
   voted_yes_ = verdict.ok();
   decision_deadline_ns_ = now_ns + options_.timeouts.decision_ns + options_.timeouts.heartbeat_timeout_ns;
+  // Between two epochs nobody hears a no: the next one is a new chance, for all of the engine.
+  if (!voted_yes_ && phase() != Phase::kReady && phase() != Phase::kPlanned) {
+    GiveUp(verdict, actions);
+    return absl::OkStatus();
+  }
   SendVote(generation, verdict, actions);
   SendRelease(generation, actions);
   return absl::OkStatus();
@@ -125,16 +235,17 @@ void ReceiverSession::FinishRun() {
 }
 
 absl::Status ReceiverSession::Stopped(uint64_t generation, int64_t, MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("Stopped()"));
+  HR_RETURN_IF_ERROR(CheckJoined("Stopped()"));
   if (run_ != Run::kAborted || generation != running_)
     return Malformed(absl::StrCat("Stopped(", generation, ") answers DiscardEffect of a generation that was read"));
   FinishRun();
-  SendRelease(generation, actions);
+  // A new epoch may have announced it again.
+  if (announced_.empty() || announced_.front() != generation) SendRelease(generation, actions);
   return absl::OkStatus();
 }
 
 absl::Status ReceiverSession::BeginCommit(uint64_t generation) {
-  HR_RETURN_IF_ERROR(CheckReady("BeginCommit()"));
+  HR_RETURN_IF_ERROR(CheckJoined("BeginCommit()"));
   if (run_ != Run::kCommitting || generation != running_)
     return Malformed(absl::StrCat("BeginCommit(", generation, ") answers CommitEffect"));
   touches_live_ = true;
@@ -147,14 +258,12 @@ void ReceiverSession::Poison(const absl::Status& status, int64_t now_ns, MemberA
 }
 
 absl::Status ReceiverSession::Committed(uint64_t generation, int64_t now_ns, MemberActions* actions) {
-  HR_RETURN_IF_ERROR(CheckReady("Committed()"));
+  HR_RETURN_IF_ERROR(CheckJoined("Committed()"));
   if (run_ != Run::kCommitting || generation != running_ || !touches_live_)
     return Malformed(absl::StrCat("Committed(", generation, ") comes after BeginCommit"));
   run_ = Run::kCommitted;
   decision_deadline_ns_ = now_ns + options_.timeouts.commit_ns + options_.timeouts.heartbeat_timeout_ns;
-  proto::Envelope message;
-  message.mutable_committed()->set_generation(generation);
-  Send(std::move(message), actions);
+  SendCommitted(generation, actions);
   return absl::OkStatus();
 }
 
@@ -187,21 +296,32 @@ absl::Status ReceiverSession::HandleAnnounced(const proto::Announced& announced,
     return Error(ErrorCode::kGenerationNotGrowing,
                  absl::StrCat("generation ", generation, " was announced after generation ", last_announced_));
   last_announced_ = generation;
-  if (committed_.committed_incarnation == incarnation() && generation <= committed_.committed_generation) {
-    const absl::Status status =
-        Error(ErrorCode::kGenerationNotGrowing,
-              absl::StrCat("generation ", generation, " was announced, but ", NameOf(options_.self), " has committed ",
-                           "generation ", committed_.committed_generation, " of this incarnation"));
-    // Its engine must not wait for this worker.
-    voted_down_.insert(generation);
-    SendVote(generation, status, actions);
-    SendRelease(generation, actions);
-    return status;
+  announcement_due_ = false;
+  if (generation == Holds()) {
+    VoteForServed(generation, actions);
+    return absl::OkStatus();
   }
-  announced_.push_back(generation);
-  expecting_ = false;
-  expect_deadline_ns_ = kNoDeadline;
-  actions->effects.push_back(AnnouncedEffect{generation, {announced.slots().begin(), announced.slots().end()}});
+  const bool again = run_ == Run::kStreaming && generation == running_;
+  const bool needs = run_ == Run::kIdle      ? generation > Holds()
+                     : run_ == Run::kAborted ? generation >= running_
+                                             : generation > running_;
+  if (!needs && !again) {
+    SendRelease(generation, actions);
+    return absl::OkStatus();
+  }
+  // What is older than what was served once may not come back; the coordinator gives it up as well.
+  if (generation < Floor()) {
+    SendRelease(generation, actions);
+    return Error(ErrorCode::kGenerationNotGrowing,
+                 absl::StrCat("generation ", generation, " was announced, but ", NameOf(options_.self),
+                              " has committed ", "generation ", Floor(), " of this incarnation"));
+  }
+  if (needs) {
+    announced_.push_back(generation);
+    expecting_ = false;
+    expect_deadline_ns_ = kNoDeadline;
+  }
+  actions->effects.push_back(AnnouncedOf(announced));
   return absl::OkStatus();
 }
 
@@ -210,6 +330,12 @@ absl::Status ReceiverSession::HandleDecision(const proto::Decision& decision, Me
   if (decision.engine() != options_.self.engine)
     return Malformed(absl::StrCat("a decision of engine ", decision.engine(), " reached ", NameOf(options_.self)));
   if (decision.commit()) {
+    // One that a new epoch repeats.
+    if ((run_ == Run::kCommitting || run_ == Run::kCommitted) && generation == running_) return absl::OkStatus();
+    if (generation <= Holds()) {
+      if (generation == served_vote_) SendCommitted(generation, actions);
+      return absl::OkStatus();
+    }
     if (run_ != Run::kVoted || !voted_yes_ || generation != running_)
       return Malformed(absl::StrCat("a decision to commit generation ", generation, ", for which ",
                                     NameOf(options_.self), " has no vote that stands"));
@@ -218,32 +344,39 @@ absl::Status ReceiverSession::HandleDecision(const proto::Decision& decision, Me
     actions->effects.push_back(CommitEffect{generation});
     return absl::OkStatus();
   }
-  if (voted_down_.erase(generation) != 0) return absl::OkStatus();
-  if (generation == running_ && run_ == Run::kStreaming) {
-    run_ = Run::kAborted;
-  } else if (generation == running_ && run_ == Run::kVoted) {
-    FinishRun();
+  const absl::Status why = FromFault(decision.why_not());
+  if (generation == served_vote_) {
+    served_vote_ = 0;
+  } else if (generation == running_ && run_ != Run::kIdle && run_ != Run::kAborted) {
+    GiveUp(why, actions);
   } else if (!announced_.empty() && generation == announced_.front()) {
     announced_.pop_front();
     SendRelease(generation, actions);
-  } else {
+    actions->effects.push_back(DiscardEffect{generation, why});
+  } else if (generation > last_announced_ && !announcement_due_) {
     return Malformed(absl::StrCat("a decision on generation ", generation, ", which is not undecided here"));
   }
-  actions->effects.push_back(DiscardEffect{generation, FromFault(decision.why_not())});
   return absl::OkStatus();
 }
 
 absl::Status ReceiverSession::HandleEngineCommitted(const proto::EngineCommitted& committed, MemberActions* actions) {
-  if (committed.engine() == options_.self.engine) {
-    if (run_ != Run::kCommitted || committed.generation() != running_)
-      return Malformed(absl::StrCat("the engine's commit of generation ", committed.generation(),
-                                    " came without the commit of ", NameOf(options_.self)));
-    committed_ = ReceiverState{running_, incarnation(), /*poisoned=*/false};
-    touches_live_ = false;  // what was written is now what is served
-    FinishRun();
+  if (committed.engine() != options_.self.engine) {
+    actions->effects.push_back(EngineCommittedEffect{committed.engine(), committed.generation()});
+    return absl::OkStatus();
   }
-  actions->effects.push_back(EngineCommittedEffect{committed.engine(), committed.generation()});
-  return absl::OkStatus();
+  if (committed.generation() == served_vote_) served_vote_ = 0;
+  if (committed.generation() <= Holds() || TakeEngineCommit(committed.generation(), actions)) return absl::OkStatus();
+  return Malformed(absl::StrCat("the engine's commit of generation ", committed.generation(),
+                                " came without the commit of ", NameOf(options_.self)));
+}
+
+bool ReceiverSession::TakeEngineCommit(uint64_t generation, MemberActions* actions) {
+  if (run_ != Run::kCommitted || generation != running_) return false;
+  committed_ = ReceiverState{running_, incarnation(), /*poisoned=*/false};
+  touches_live_ = false;  // what was written is now what is served
+  FinishRun();
+  actions->effects.push_back(EngineCommittedEffect{options_.self.engine, generation});
+  return true;
 }
 
 void ReceiverSession::HandleLeft(const proto::Left& left, MemberActions* actions) {
@@ -251,34 +384,34 @@ void ReceiverSession::HandleLeft(const proto::Left& left, MemberActions* actions
   actions->effects.push_back(LeftEffect{member});
   const absl::Status why =
       Error(ErrorCode::kAborted, absl::StrCat(NameOf(member), " left; no further generation can come"));
-  if (member.role == proto::PUBLISHER)
-    publisher_left_ = why;
-  else if (member.engine == options_.self.engine)
+  if (member.role == proto::PUBLISHER) {
+    publishers_.erase(member);
+    if (!publishers_.empty()) return;
+    last_publisher_left_ = why;
+  } else if (member.engine == options_.self.engine) {
     engine_left_ = why;
-  else
+  } else {
     return;
-  if (!expecting_) return;
-  expecting_ = false;
-  expect_deadline_ns_ = kNoDeadline;
-  actions->effects.push_back(WaitEndedEffect{why});
+  }
+  EndWait(why, actions);
 }
 
 void ReceiverSession::HandleTick(int64_t now_ns, MemberActions* actions) {
-  if (now_ns >= decision_deadline_ns_)
+  // Without an epoch there is nobody who could decide; that has its own limit.
+  if (phase() == Phase::kReady && now_ns >= decision_deadline_ns_)
     return Fail(Error(ErrorCode::kDeadline, absl::StrCat(NameOf(options_.self), " got no ",
                                                          run_ == Run::kVoted ? "decision" : "commit of its engine",
                                                          " on generation ", running_, " by the deadline")),
                 now_ns, actions);
   if (!expecting_ || now_ns < expect_deadline_ns_) return;
-  expecting_ = false;
-  expect_deadline_ns_ = kNoDeadline;
-  actions->effects.push_back(WaitEndedEffect{
-      Error(ErrorCode::kDeadline,
-            absl::StrCat("no generation above ", std::max(last_announced_, committed_.committed_generation),
-                         " was announced by the deadline; waiting for ", WaitingFor()))});
+  const std::string what = absl::StrCat("no generation above ", std::max(last_announced_, Holds()),
+                                        " was announced by the deadline; waiting for ", WaitingFor());
+  EndWait(suspended().ok() ? Error(ErrorCode::kDeadline, what) : WithMessage(suspended(), what), actions);
 }
 
-int64_t ReceiverSession::RoleDeadline() const { return std::min(decision_deadline_ns_, expect_deadline_ns_); }
+int64_t ReceiverSession::RoleDeadline() const {
+  return phase() == Phase::kReady ? std::min(decision_deadline_ns_, expect_deadline_ns_) : expect_deadline_ns_;
+}
 
 absl::Status ReceiverSession::MayLeave() const {
   if (run_ != Run::kCommitting && run_ != Run::kCommitted && !(run_ == Run::kVoted && voted_yes_))

@@ -22,11 +22,12 @@ inline proto::Envelope From(MemberKey from, MemberKey to = MemberKey::Coordinato
   *message.mutable_to() = to.ToProto();
   return message;
 }
-inline proto::Envelope Hello(MemberKey from) {
+inline proto::Envelope Hello(MemberKey from, int workers = 0) {
   proto::Envelope message = From(from, MemberKey::Coordinator(), 0);
   message.set_incarnation("");
   message.mutable_hello()->set_host("a");
   message.mutable_hello()->set_pid(70 + from.rank + 10 * from.engine);
+  message.mutable_hello()->set_workers(workers);
   return message;
 }
 inline proto::Layout LayoutOf(int slots = 2, const std::string& transport = "host", int64_t chunk_bytes = 8192) {
@@ -60,6 +61,14 @@ inline proto::Envelope PublishedOf(int rank, uint64_t generation, int slot) {
   message.mutable_published()->set_slot(slot);
   return message;
 }
+
+inline void AddSlot(proto::Envelope* announced, int publisher, int slot) {
+  proto::Announced::Slot* of = announced->mutable_announced()->add_slots();
+  of->set_publisher(publisher);
+  of->set_slot(slot);
+}
+
+using Edges = std::vector<proto::Edge>;
 
 // The effects of one kind.
 template <typename Effect>

@@ -48,6 +48,13 @@ absl::Status FromFault(const proto::Fault& fault) {
   return About(ErrorFromName(fault.code(), fault.message()), subject);
 }
 
+AnnouncedEffect AnnouncedOf(const proto::Announced& announced) {
+  AnnouncedEffect effect{announced.generation()};
+  for (const proto::Announced::Slot& of : announced.slots()) effect.slots[of.publisher()] = of.slot();
+  for (const proto::MemberId& id : announced.absent()) effect.absent.push_back(MemberKey::From(id));
+  return effect;
+}
+
 std::string BodyName(const proto::Envelope& message) {
   if (message.body_case() == proto::Envelope::BODY_NOT_SET) return "no body";
   return proto::Envelope::descriptor()->FindFieldByNumber(message.body_case())->name();

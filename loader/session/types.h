@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -53,7 +54,7 @@ std::string BodyName(const proto::Envelope& message);
 struct SessionTimeouts {
   int64_t heartbeat_period_ns = 500'000'000;
   int64_t heartbeat_timeout_ns = 6'000'000'000;
-  // From the coordinator's start (a member's connection) to the epoch's start.
+  // From the coordinator's start (a member's connection) to its first epoch's start.
   int64_t join_ns = 60'000'000'000;
   // From the epoch's start until all members planned and agreed.
   int64_t plan_ns = 60'000'000'000;
@@ -63,19 +64,28 @@ struct SessionTimeouts {
   // From the decision to the engine's commit. The host has to bring its engine to a pause meanwhile, which may mean to
   // finish the requests that are running; a worker that is dead is noticed by its heartbeat.
   int64_t commit_ns = 600'000'000'000;
+  // How long the job waits for a member that it lost, and members for a coordinator, before it is over. 0: not at all.
+  // The coordinator's counts, and is told to all. Where others hold what a lost publisher offered, nobody waits.
+  int64_t rejoin_ns = 0;
 };
 
 // ---- What a member's session asks of its owner -----------------------------------------------------------------
 
-// All layouts are here: make the plan, then call Planned().
+// A new epoch begins: stop what was read in the last one, make the plan, then call Planned(). A PlanEffect of a later
+// epoch makes this one void.
 struct PlanEffect {
-  proto::EpochStart epoch;
+  uint64_t epoch = 0;
+  proto::EpochStart start = {};
 };
 // Both ends of every edge agree; generations may flow.
 struct EpochReadyEffect {
-  std::string root;
-  // Each publisher's snapshot regions, by publisher rank and slot.
-  std::vector<std::vector<std::string>> region_keys = {};
+  uint64_t epoch = 0;
+  std::string root = {};
+  std::map<int, std::vector<std::string>> region_keys = {};  // by publisher rank, as it gave them to Planned()
+};
+// The stream to the coordinator broke: connect again, by `deadline_ns`, and call OnConnected().
+struct ReconnectEffect {
+  int64_t deadline_ns = 0;
 };
 // Publisher: Publish(generation) has its slot: write the snapshot there, then call Snapshotted(generation).
 struct WriteSlotEffect {
@@ -88,11 +98,15 @@ struct PublishFailedEffect {
   uint64_t generation = 0;
   absl::Status status;
 };
-// Every publisher published `generation`; publisher r's is in its slot slots[r].
+// Every publisher published `generation`; publisher r's is in its slot slots[r]. Also for the generation that is being
+// read, when the epoch changed: read it from the beginning.
 struct AnnouncedEffect {
   uint64_t generation = 0;
-  std::vector<int> slots;
+  std::map<int, int> slots = {};
+  // Workers that serve it already, and neither read it nor pass it on.
+  std::vector<MemberKey> absent = {};
 };
+AnnouncedEffect AnnouncedOf(const proto::Announced& announced);
 // Publisher, two-sided transports: send the edge's bytes of `generation`, which is in `slot`, to this receiver.
 struct SendToEffect {
   MemberKey receiver;
@@ -115,7 +129,8 @@ struct StartRefusedEffect {
 struct CommitEffect {
   uint64_t generation = 0;
 };
-// Receiver: the engine gave `generation` up. If it is being read (begun, not voted on), stop and call Stopped().
+// Receiver: the engine gave `generation` up, also one that was to be committed (its worker is poisoned where live bytes
+// were touched). If it is being read (begun, not voted on), stop and call Stopped().
 struct DiscardEffect {
   uint64_t generation = 0;
   absl::Status status;
@@ -136,10 +151,14 @@ struct EngineAbortedEffect {
   uint64_t generation = 0;
   absl::Status status;
 };
-// A member left in order. No further generation can be published (a publisher left), or none can be committed by its
-// engine (a receiver left).
+// A member left in order. Without a worker its engine can commit nothing; without a publisher the others go on where
+// they hold all that it offered.
 struct LeftEffect {
   MemberKey member;
+};
+// There is no epoch for this member until those are back who are missing; the status names them.
+struct SuspendedEffect {
+  absl::Status status;
 };
 // A message was dropped, ours at the coordinator or one that came in: for the log. Nothing changed.
 struct RefusedEffect {
@@ -151,9 +170,9 @@ struct FailEffect {
 };
 
 using MemberEffect =
-    std::variant<PlanEffect, EpochReadyEffect, WriteSlotEffect, PublishFailedEffect, AnnouncedEffect, SendToEffect,
-                 SlotFreeEffect, StartRefusedEffect, CommitEffect, DiscardEffect, WaitEndedEffect,
-                 EngineCommittedEffect, EngineAbortedEffect, LeftEffect, RefusedEffect, FailEffect>;
+    std::variant<PlanEffect, EpochReadyEffect, ReconnectEffect, SuspendedEffect, WriteSlotEffect, PublishFailedEffect,
+                 AnnouncedEffect, SendToEffect, SlotFreeEffect, StartRefusedEffect, CommitEffect, DiscardEffect,
+                 WaitEndedEffect, EngineCommittedEffect, EngineAbortedEffect, LeftEffect, RefusedEffect, FailEffect>;
 
 struct MemberActions {
   std::vector<proto::Envelope> messages;  // to the coordinator, in order

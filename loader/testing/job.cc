@@ -112,24 +112,41 @@ Job::Job(Manifest manifest, JobConfig config)
   for (const Placement& p : manifest_.topology.destination) engine_of[p.rank] = p.engine;
   std::map<std::string, std::set<int64_t>> engines;
   for (const Buffer& b : manifest_.destination) engines[engine_of[b.rank]].insert(b.rank);
-  CoordinatorOptions coordinator;
   for (const auto& [name, ranks] : engines) {
-    const int engine = static_cast<int>(coordinator.workers.size());
+    const int engine = static_cast<int>(sizes_.size());
     for (int64_t rank : ranks) {
       const bool first = workers_.empty() || workers_.back().engine != engine;
       workers_.push_back({engine, first ? 0 : workers_.back().worker + 1, rank});
     }
-    coordinator.workers.push_back(static_cast<int>(ranks.size()));
+    sizes_.push_back(static_cast<int>(ranks.size()));
   }
+  StartCoordinator(0);
+}
+
+void Job::StartCoordinator(int port) {
+  CoordinatorOptions coordinator;
   coordinator.job = "job";
   coordinator.incarnation = config_.incarnation;
   coordinator.publishers = static_cast<int>(publishers());
+  for (size_t engine = 0; engine < sizes_.size(); ++engine) {
+    // Late ones are the last ones.
+    if (!config_.late_engines.contains(static_cast<int>(engine))) coordinator.workers.push_back(sizes_[engine]);
+  }
   coordinator.timeouts = Options().timeouts;
+  coordinator.policy = config_.policy;
   ControlServerOptions server;
   server.token = "secret";
+  server.port = port;
   auto service = CoordinatorService::Start(coordinator, server);
   EXPECT_TRUE(service.ok()) << service.status();
   coordinator_ = *std::move(service);
+}
+
+void Job::RestartCoordinator() {
+  const int port = coordinator_->port();
+  coordinator_->Kill();
+  coordinator_.reset();
+  StartCoordinator(port);
 }
 
 Job::~Job() {
@@ -144,6 +161,7 @@ JobOptions Job::Options() const {
   job.coordinator = coordinator_ == nullptr ? "" : coordinator_->address();
   job.host = "here";
   job.timeouts.heartbeat_timeout_ns = 60'000'000'000;  // a busy machine is no death here
+  job.timeouts.rejoin_ns = config_.rejoin_ns;
   return job;
 }
 
@@ -207,11 +225,36 @@ ReceiverOptions Job::OptionsOfReceiver(size_t worker) const {
   options.job = Options();
   options.engine = w.engine;
   options.worker = w.worker;
+  options.workers = sizes_[w.engine];
   options.shadow = static_cast<size_t>(w.engine) < config_.shadow.size() ? config_.shadow[w.engine] : Shadow::kHost;
   options.chunk_bytes = config_.chunk_bytes;
   options.staging_bytes = config_.staging_bytes;
   options.transfer_timeout = config_.transfer_timeout;
   return options;
+}
+
+absl::Status Job::JoinPublisher(size_t i) {
+  HR_ASSIGN_OR_RETURN(publishers_[i], Publisher::Join(OptionsOfPublisher(i), PublisherPart(i), PublisherMemory(i),
+                                                      config_.transport()));
+  return absl::OkStatus();
+}
+
+absl::Status Job::JoinReceiver(size_t worker) {
+  ReceiverOptions options = OptionsOfReceiver(worker);
+  if (edit_receiver) edit_receiver(worker, &options);
+  std::unique_ptr<Transport> transport = receiver_transport ? receiver_transport(worker) : nullptr;
+  if (transport == nullptr) transport = config_.transport();
+  HR_ASSIGN_OR_RETURN(receivers_[worker],
+                      Receiver::Join(options, ReceiverPart(worker), ReceiverMemory(worker), std::move(transport)));
+  return absl::OkStatus();
+}
+
+absl::Status Job::JoinEngine(int engine) {
+  std::vector<size_t> mine;
+  for (size_t w = 0; w < workers_.size(); ++w) {
+    if (workers_[w].engine == engine) mine.push_back(w);
+  }
+  return FirstError(ForAll(mine.size(), [&](size_t i) { return JoinReceiver(mine[i]); }));
 }
 
 std::vector<absl::Status> Job::Join() {
@@ -220,19 +263,9 @@ std::vector<absl::Status> Job::Join() {
   return ForAll(
       publishers() + workers_.size(),
       [&](size_t i) -> absl::Status {
-        if (i < publishers()) {
-          HR_ASSIGN_OR_RETURN(publishers_[i], Publisher::Join(OptionsOfPublisher(i), PublisherPart(i),
-                                                              PublisherMemory(i), config_.transport()));
-          return absl::OkStatus();
-        }
+        if (i < publishers()) return JoinPublisher(i);
         i -= publishers();
-        ReceiverOptions options = OptionsOfReceiver(i);
-        if (edit_receiver) edit_receiver(i, &options);
-        std::unique_ptr<Transport> transport = receiver_transport ? receiver_transport(i) : nullptr;
-        if (transport == nullptr) transport = config_.transport();
-        HR_ASSIGN_OR_RETURN(receivers_[i],
-                            Receiver::Join(options, ReceiverPart(i), ReceiverMemory(i), std::move(transport)));
-        return absl::OkStatus();
+        return IsLate(i) ? absl::OkStatus() : JoinReceiver(i);
       },
       config_.seed);
 }
@@ -242,23 +275,36 @@ absl::Status Job::Publish(uint64_t generation) {
   return FirstError(ForAll(publishers(), [&](size_t i) { return publisher(i).Publish(generation, Soon()); }));
 }
 
-absl::Status Job::TakeAt(size_t worker, uint64_t generation) {
+absl::Status Job::AwaitAt(size_t worker, uint64_t generation) {
   HR_ASSIGN_OR_RETURN(uint64_t next, receiver(worker).NextGeneration(Soon()));
   if (next != generation) {
     return Error(ErrorCode::kInternal, absl::StrCat("generation ", next, " came, not ", generation));
   }
-  HR_RETURN_IF_ERROR(receiver(worker).Stage(next, ReceiverMemory(worker)));
+  return absl::OkStatus();
+}
+
+absl::Status Job::StageAndCommit(size_t worker, uint64_t generation) {
+  HR_RETURN_IF_ERROR(receiver(worker).Stage(generation, ReceiverMemory(worker)));
   if (before_commit) before_commit(worker);
-  return receiver(worker).Commit(next);
+  return receiver(worker).Commit(generation);
+}
+
+absl::Status Job::TakeAt(size_t worker, uint64_t generation) {
+  HR_RETURN_IF_ERROR(AwaitAt(worker, generation));
+  return StageAndCommit(worker, generation);
 }
 
 std::vector<absl::Status> Job::Take(uint64_t generation) {
-  const auto statuses = ForAll(
-      workers_.size(), [&](size_t i) { return TakeAt(i, generation); }, generation);
+  // All know of it before one can give it up.
+  auto statuses = ForAll(
+      workers_.size(), [&](size_t i) { return AwaitAt(i, generation); }, generation);
+  const auto taken = ForAll(
+      workers_.size(), [&](size_t i) { return statuses[i].ok() ? StageAndCommit(i, generation) : statuses[i]; },
+      generation);
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (statuses[i].ok()) Expect(i, generation);
+    if (taken[i].ok()) Expect(i, generation);
   }
-  return statuses;
+  return taken;
 }
 
 absl::Status Job::Round(uint64_t generation) {

@@ -53,6 +53,9 @@ struct JobConfig {
   absl::Duration transfer_timeout = absl::Seconds(60);
   std::string incarnation = "run-1";
   uint64_t seed = 1;  // of the order of joining
+  int64_t rejoin_ns = 0;
+  std::string policy;
+  std::set<int> late_engines;  // the coordinator is not told of them, and Join leaves them out
 };
 
 class Job {
@@ -83,6 +86,12 @@ class Job {
   // Members that die: their streams break without a word.
   void KillPublisher(size_t i) { publishers_[i].reset(); }
   void KillReceiver(size_t i) { receivers_[i].reset(); }
+  // They come (again), one or a whole engine at once.
+  absl::Status JoinPublisher(size_t i);
+  absl::Status JoinReceiver(size_t worker);
+  absl::Status JoinEngine(int engine);
+  // The coordinator dies; another one takes its address.
+  void RestartCoordinator();
 
   // Empty when all destinations, guards and gaps included, hold what they must.
   std::string Difference() const { return live_.Difference(wanted_); }
@@ -116,11 +125,17 @@ class Job {
   std::function<void(size_t worker)> before_commit;
 
  private:
+  void StartCoordinator(int port);
+  absl::Status AwaitAt(size_t worker, uint64_t generation);
+  absl::Status StageAndCommit(size_t worker, uint64_t generation);
+  bool IsLate(size_t worker) const { return config_.late_engines.contains(workers_[worker].engine); }
+
   Manifest manifest_;
   JobConfig config_;
   std::unique_ptr<MemoryFabric> fabric_;
   std::vector<int64_t> source_ranks_;
   std::vector<Worker> workers_;
+  std::vector<int> sizes_;  // of the engines
   SideMemory source_, live_, wanted_;
   std::unique_ptr<CoordinatorService> coordinator_;
   std::vector<std::unique_ptr<Publisher>> publishers_;

@@ -1,0 +1,45 @@
+#ifndef HEADRACE_LOADER_MAPPED_EXECUTOR_H_
+#define HEADRACE_LOADER_MAPPED_EXECUTOR_H_
+
+// Transfers over transports that map: every receiver reads the publishers' slots.
+//
+// Streams need no relay here. Each rank of a chain maps the slot that the stream's bytes are in and makes its own
+// copies of them, checked against the sums of the stream's parts; a rank that would only pass bytes on does nothing.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "loader/executor.h"
+
+namespace headrace {
+
+class MappedExecutor : public Executor {
+ public:
+  MappedExecutor(const Manifest& manifest, const Plan& plan, std::vector<IncomingEdge> edges, uint64_t incarnation)
+      : Executor(manifest, plan, std::move(edges)), incarnation_(incarnation) {}
+
+  void Begin(Request request) override;
+  std::optional<absl::Status> Step(absl::Duration max_wait) override;
+  void Decline(const Request&) override {}
+
+ private:
+  // The edge whose copies are being made, or the end.
+  bool MoreCopies();
+  absl::Status MakeStep();
+  absl::Status CheckCopy(const IncomingEdge& edge, size_t copy) const;
+  absl::Status CheckSlotOf(size_t edge) const;
+  absl::Span<const std::byte> SlotOf(size_t edge) const;
+  absl::Status CheckSlots();
+
+  const uint64_t incarnation_;
+  // Where the transfer is: in copy `copy_` of edge `edge_`, before its part `part_`.
+  size_t edge_ = 0, copy_ = 0;
+  Index part_ = 0;
+  uint64_t sum_ = 0;  // of the copy's parts so far
+  absl::Time begin_;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_MAPPED_EXECUTOR_H_
