@@ -126,6 +126,7 @@ class Coordinator {
   // When the change that was asked for is due; kNoDeadline: when engines have got further, or never.
   int64_t ChangeDue() const;
   void ChangeIfDue(int64_t now_ns, CoordinatorActions* actions);
+  bool AllPublishersHere() const;
   bool PublisherComes() const;
   bool EngineComplete(int engine) const;
   std::vector<MemberKey> NextMembers() const;

@@ -47,6 +47,12 @@ int64_t Coordinator::ChangeDue() const {
   return kNoDeadline;
 }
 
+bool Coordinator::AllPublishersHere() const {
+  for (int rank = 0; rank < options_.publishers; ++rank)
+    if (!members_.contains(MemberKey::Publisher(rank))) return false;
+  return true;
+}
+
 bool Coordinator::PublisherComes() const {
   return std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.first.role == proto::PUBLISHER && entry.second.has_layout && !entry.second.in_epoch;
@@ -113,6 +119,11 @@ void Coordinator::StartEpoch(int64_t now_ns, CoordinatorActions* actions) {
 }
 
 void Coordinator::Suspend(const absl::Status& why, int64_t now_ns, CoordinatorActions* actions) {
+  for (int rank = 0; rank < options_.publishers; ++rank) {
+    const MemberKey key = MemberKey::Publisher(rank);
+    if (!members_.contains(key) && !missing_.contains(key))
+      missing_[key] = Error(ErrorCode::kPeerLost, absl::StrCat(NameOf(key), " is not there"));
+  }
   std::vector<std::string> who;
   bool lost = false;
   absl::Status first;
@@ -175,8 +186,10 @@ void Coordinator::PlanFailed(const absl::Status& why, int64_t now_ns, Coordinato
   // No plan was made since a publisher was lost: that is the reason until it is back.
   if (!missing_.empty() && missing_deadline_ns_ != kNoDeadline && options_.timeouts.rejoin_ns != 0)
     return Suspend(why, now_ns, actions);
-  // Whoever came last brought it about: engines first, since a publisher can only add to what is there.
+  // Whoever came last brought it about: engines first, since a publisher can only add to what is there. But publishers
+  // that come back one by one wait for each other.
   for (const proto::Role role : {proto::RECEIVER, proto::PUBLISHER}) {
+    if (role == proto::PUBLISHER && !AllPublishersHere()) break;
     std::vector<MemberKey> newcomers;
     for (const auto& [key, member] : members_)
       if (key.role == role && member.in_epoch && !member.settled) newcomers.push_back(key);
@@ -184,7 +197,7 @@ void Coordinator::PlanFailed(const absl::Status& why, int64_t now_ns, Coordinato
     for (const MemberKey& key : newcomers) Dismiss(key, why, actions);
     return StartEpoch(now_ns, actions);
   }
-  if (missing_.empty()) return End(why, now_ns, actions);
+  if (AllPublishersHere()) return End(why, now_ns, actions);
   Suspend(why, now_ns, actions);
 }
 
@@ -218,7 +231,7 @@ void Coordinator::MakeReady(int64_t now_ns, CoordinatorActions* actions) {
   ready.mutable_epoch_ready()->set_newest(publications_.newest());
   const std::vector<Decided> decided = ResumeEngines(now_ns);
   for (const auto& [engine, votes] : engines_) {
-    committed_[engine] = votes.committed();
+    committed_[engine] = std::max(committed_[engine], votes.committed());
     if (votes.committed() == 0) continue;
     proto::EngineCommitted* committed = ready.mutable_epoch_ready()->add_committed();
     committed->set_engine(engine);
@@ -244,7 +257,8 @@ std::vector<Coordinator::Decided> Coordinator::ResumeEngines(int64_t now_ns) {
             .emplace(engine, EngineVotes(absl::StrCat("engine ", engine), static_cast<int>(workers.size()),
                                          options_.timeouts.decision_ns, options_.timeouts.commit_ns))
             .first->second;
-    for (EngineVotes::Outcome& outcome : votes.Resume(workers, publications_.newest(), now_ns))
+    for (EngineVotes::Outcome& outcome :
+         votes.Resume(workers, publications_.newest(), engine_committed(engine), now_ns))
       decided.push_back({engine, std::move(outcome)});
   }
   return decided;

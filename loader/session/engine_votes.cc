@@ -24,8 +24,9 @@ EngineVotes::Outcome EngineVotes::Decide(uint64_t generation, int64_t now_ns) {
 }
 
 std::vector<EngineVotes::Outcome> EngineVotes::Resume(std::vector<proto::WorkerRun> runs, uint64_t newest,
-                                                      int64_t now_ns) {
+                                                      uint64_t floor, int64_t now_ns) {
   uint64_t served = 0;
+  floor_ = floor;
   for (const proto::WorkerRun& run : runs) {
     served = std::max<uint64_t>(served, run.holds());
     floor_ = std::max<uint64_t>(floor_, run.committed());

@@ -35,7 +35,9 @@ class EngineVotes {
   // was decided before or that all voted for, the abort of one that cannot be finished; and, to be told after it was
   // announced, its own abort where a worker has committed a newer one (kGenerationNotGrowing). A commit that is found
   // to be complete shows in committed().
-  std::vector<Outcome> Resume(std::vector<proto::WorkerRun> runs, uint64_t newest, int64_t now_ns);
+  // `floor` is the newest generation that the engine is known to have committed, whatever became of its workers: it
+  // takes none that is older.
+  std::vector<Outcome> Resume(std::vector<proto::WorkerRun> runs, uint64_t newest, uint64_t floor, int64_t now_ns);
   // A generation that may be voted on, growing. Its abort, when a worker has left, or has committed a newer one
   // (kGenerationNotGrowing).
   std::optional<Outcome> Announce(uint64_t generation);

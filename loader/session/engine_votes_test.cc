@@ -104,7 +104,7 @@ void ForAll(const Check& check) {
     for (uint64_t newest : {0, 4, 5, 6}) {
       ++states;
       EngineVotes votes = Engine(static_cast<int>(runs.size()));
-      const auto outcomes = votes.Resume(runs, newest, kNow);
+      const auto outcomes = votes.Resume(runs, newest, 0, kNow);
       const std::string what = check(runs, newest, votes, outcomes);
       if (what.empty()) continue;
       if (++wrong <= 3) ADD_FAILURE() << TextOf(runs, newest) << " -> " << TextOf(outcomes) << ": " << what;
@@ -230,7 +230,7 @@ TEST(EngineVotesResumeTest, TheNewestGenerationIsGivenUpOrCanBeCommitted) {
 
 TEST(EngineVotesTest, WhatWasGivenUpForWantOfBytesMayBePublishedAgain) {
   EngineVotes votes = Engine(2);
-  EXPECT_EQ(TextOf(votes.Resume({RunOf(4, RunState::READING, 5), RunOf(4)}, 0, kNow)), "abort 5");
+  EXPECT_EQ(TextOf(votes.Resume({RunOf(4, RunState::READING, 5), RunOf(4)}, 0, 0, kNow)), "abort 5");
   // A publisher that came back empty publishes what the others still hold.
   EXPECT_FALSE(votes.Announce(5).has_value());
   EXPECT_FALSE(votes.Vote(0, 5, absl::OkStatus(), kNow)->has_value());
@@ -242,7 +242,7 @@ TEST(EngineVotesTest, WhatWasGivenUpForWantOfBytesMayBePublishedAgain) {
 
 TEST(EngineVotesTest, AfterAnOlderNewestTheNextOneStillCounts) {
   EngineVotes votes = Engine(2);
-  EXPECT_EQ(TextOf(votes.Resume({RunOf(3, RunState::READING, 5), RunOf(3)}, 4, kNow)), "abort 5");
+  EXPECT_EQ(TextOf(votes.Resume({RunOf(3, RunState::READING, 5), RunOf(3)}, 4, 0, kNow)), "abort 5");
   EXPECT_FALSE(votes.Vote(0, 4, absl::OkStatus(), kNow)->has_value());
   const auto decided = votes.Vote(1, 4, absl::OkStatus(), kNow);
   ASSERT_TRUE(decided.ok() && decided->has_value());
@@ -251,7 +251,7 @@ TEST(EngineVotesTest, AfterAnOlderNewestTheNextOneStillCounts) {
 
 TEST(EngineVotesTest, OneVoteOfTheLastEpochStandsAndTimes) {
   EngineVotes votes = Engine(2);
-  EXPECT_THAT(votes.Resume({RunOf(4, RunState::VOTED, 5), RunOf(4, RunState::READING, 5)}, 5, kNow), IsEmpty());
+  EXPECT_THAT(votes.Resume({RunOf(4, RunState::VOTED, 5), RunOf(4, RunState::READING, 5)}, 5, 0, kNow), IsEmpty());
   EXPECT_FALSE(votes.quiet());
   EXPECT_EQ(votes.deadline_ns(), kNow + kDecision);
   EXPECT_EQ(CodeOf(votes.Vote(0, 5, absl::OkStatus(), kNow).status()), "malformed");  // it counts once
@@ -261,7 +261,7 @@ TEST(EngineVotesTest, OneVoteOfTheLastEpochStandsAndTimes) {
 
 TEST(EngineVotesTest, ANoAfterAVoteOfTheLastEpochDecides) {
   EngineVotes votes = Engine(2);
-  EXPECT_THAT(votes.Resume({RunOf(4, RunState::VOTED, 5), RunOf(4, RunState::READING, 5)}, 5, kNow), IsEmpty());
+  EXPECT_THAT(votes.Resume({RunOf(4, RunState::VOTED, 5), RunOf(4, RunState::READING, 5)}, 5, 0, kNow), IsEmpty());
   const auto outcome = votes.Vote(1, 5, Error(ErrorCode::kVerificationFailed, "tile 3"), kNow);
   EXPECT_FALSE(outcome->value().commit);
   EXPECT_THAT(outcome->value().why.message(), HasSubstr("engine 0 worker 1 gave generation 5 up: tile 3"));
@@ -270,7 +270,7 @@ TEST(EngineVotesTest, ANoAfterAVoteOfTheLastEpochDecides) {
 
 TEST(EngineVotesTest, OneThatCameBackWithoutADecidedGenerationGivesItUpByName) {
   EngineVotes votes = Engine(2);
-  const auto outcomes = votes.Resume({RunOf(4, RunState::COMMITTING, 5), RunOf(0)}, 0, kNow);
+  const auto outcomes = votes.Resume({RunOf(4, RunState::COMMITTING, 5), RunOf(0)}, 0, 0, kNow);
   ASSERT_EQ(TextOf(outcomes), "abort 5");
   EXPECT_EQ(CodeOf(outcomes[0].why), "aborted");
   EXPECT_THAT(outcomes[0].why.message(), HasSubstr("engine 0 worker 1 came back without generation 5"));
@@ -279,7 +279,7 @@ TEST(EngineVotesTest, OneThatCameBackWithoutADecidedGenerationGivesItUpByName) {
 // One that serves it says so by a vote and a commit, as its peer does that reads it.
 TEST(EngineVotesTest, AWorkerThatServesItIsAskedAsItsPeerIs) {
   EngineVotes votes = Engine(2);
-  EXPECT_THAT(votes.Resume({RunOf(5), RunOf(0)}, 5, kNow), IsEmpty());
+  EXPECT_THAT(votes.Resume({RunOf(5), RunOf(0)}, 5, 0, kNow), IsEmpty());
   EXPECT_FALSE(votes.Vote(0, 5, absl::OkStatus(), kNow)->has_value());
   EXPECT_TRUE(votes.Vote(1, 5, absl::OkStatus(), kNow)->value().commit);
   EXPECT_FALSE(*votes.Commit(0, 5));
@@ -290,14 +290,14 @@ TEST(EngineVotesTest, AWorkerThatServesItIsAskedAsItsPeerIs) {
 
 TEST(EngineVotesTest, VotesOnWhatAllServeAreNoError) {
   EngineVotes votes = Engine(2);
-  EXPECT_THAT(votes.Resume({RunOf(5), RunOf(5)}, 5, kNow), IsEmpty());
+  EXPECT_THAT(votes.Resume({RunOf(5), RunOf(5)}, 5, 0, kNow), IsEmpty());
   for (int worker : {0, 1}) EXPECT_FALSE(votes.Vote(worker, 5, absl::OkStatus(), kNow)->has_value());
   EXPECT_TRUE(votes.idle());
 }
 
 TEST(EngineVotesTest, BreakGivesUpWhatWasDecidedToo) {
   EngineVotes votes = Engine(1);
-  EXPECT_THAT(votes.Resume({RunOf(0)}, 0, kNow), IsEmpty());
+  EXPECT_THAT(votes.Resume({RunOf(0)}, 0, 0, kNow), IsEmpty());
   EXPECT_FALSE(votes.Announce(1).has_value());
   EXPECT_TRUE(votes.Vote(0, 1, absl::OkStatus(), kNow)->value().commit);
   EXPECT_FALSE(votes.Announce(2).has_value());
