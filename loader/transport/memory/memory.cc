@@ -76,6 +76,7 @@ struct MemoryFabric::State {
   std::map<std::string, SharedRegion> regions;
   std::map<std::string, Registered> registrations;
   std::map<ChannelKey, Channel> channels;
+  int64_t regions_held = 0, region_bytes_held = 0, mappings_held = 0;
   std::set<ChannelKey> delayed;  // channels whose first send has not arrived yet
 
   bool Alive(EndpointId id) const {
@@ -176,10 +177,16 @@ using State = MemoryFabric::State;
 
 class MemoryRegion : public Region {
  public:
+  // Under the fabric's lock.
   MemoryRegion(std::shared_ptr<State> state, std::shared_ptr<AnonymousMemory> memory, std::string key)
-      : state_(std::move(state)), memory_(std::move(memory)), key_(std::move(key)) {}
+      : state_(std::move(state)), memory_(std::move(memory)), key_(std::move(key)) {
+    ++state_->regions_held;
+    state_->region_bytes_held += static_cast<int64_t>(memory_->bytes().size());
+  }
   ~MemoryRegion() override {
     std::lock_guard<std::mutex> lock(state_->mutex);
+    --state_->regions_held;
+    state_->region_bytes_held -= static_cast<int64_t>(memory_->bytes().size());
     state_->regions.erase(key_);
   }
   absl::Span<std::byte> bytes() override { return memory_->bytes(); }
@@ -193,10 +200,19 @@ class MemoryRegion : public Region {
 
 class MemoryMapping : public Mapping {
  public:
-  explicit MemoryMapping(std::shared_ptr<AnonymousMemory> memory) : memory_(std::move(memory)) {}
+  // Under the fabric's lock.
+  MemoryMapping(std::shared_ptr<State> state, std::shared_ptr<AnonymousMemory> memory)
+      : state_(std::move(state)), memory_(std::move(memory)) {
+    ++state_->mappings_held;
+  }
+  ~MemoryMapping() override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    --state_->mappings_held;
+  }
   absl::Span<const std::byte> bytes() const override { return memory_->bytes(); }
 
  private:
+  std::shared_ptr<State> state_;
   std::shared_ptr<AnonymousMemory> memory_;
 };
 
@@ -322,7 +338,7 @@ class MemoryTransport : public Transport {
     if (region == state_->regions.end() || region->second.owner != owner) {
       return Error(ErrorCode::kTransport, absl::StrCat("map: not the key of a region of peer ", peer));
     }
-    return std::make_unique<MemoryMapping>(region->second.memory);
+    return std::make_unique<MemoryMapping>(state_, region->second.memory);
   }
 
   absl::StatusOr<std::unique_ptr<Registration>> Register(absl::Span<const std::byte> memory) override {
@@ -433,6 +449,19 @@ void MemoryFabric::Cut(absl::string_view address) {
   if (!absl::ConsumePrefix(&address, kAddressPrefix) || !absl::SimpleAtoi(address, &id)) return;
   std::lock_guard<std::mutex> lock(state_->mutex);
   if (state_->Alive(id)) state_->Kill(id);
+}
+
+MemoryUsage MemoryFabric::Usage() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  MemoryUsage usage;
+  usage.endpoints = static_cast<int64_t>(state_->endpoints.size());
+  usage.regions = state_->regions_held;
+  usage.region_bytes = state_->region_bytes_held;
+  usage.mappings = state_->mappings_held;
+  usage.registrations = static_cast<int64_t>(state_->registrations.size());
+  for (const auto& [id, endpoint] : state_->endpoints) usage.pending += static_cast<int64_t>(endpoint->pending.size());
+  usage.channels = static_cast<int64_t>(state_->channels.size());
+  return usage;
 }
 
 void MemoryFabric::SetFaults(const MemoryOptions& options) {

@@ -32,6 +32,17 @@ struct MemoryOptions {
   double corrupt_probability = 0;    // one bit of the bytes that arrive is flipped; drawn for each Read too
 };
 
+// What a fabric holds now: all zero when every endpoint, region, mapping and registration is gone.
+struct MemoryUsage {
+  int64_t endpoints = 0;  // those that were cut too
+  int64_t regions = 0;
+  int64_t region_bytes = 0;
+  int64_t mappings = 0;
+  int64_t registrations = 0;
+  int64_t pending = 0;   // sends and receives that did not complete
+  int64_t channels = 0;  // of the messages that are not matched
+};
+
 // Shared by the endpoints of one process. Endpoints and the fabric may be used by different threads, each endpoint by
 // one at a time; endpoints and regions may outlive the fabric.
 class MemoryFabric {
@@ -49,6 +60,8 @@ class MemoryFabric {
   // Replaces the faults for the messages sent from now on; `map`, `read`, `two_sided` and
   // `max_message_bytes` are not changed.
   void SetFaults(const MemoryOptions& options);
+
+  MemoryUsage Usage() const;
 
   struct State;
 

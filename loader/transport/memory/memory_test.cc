@@ -181,6 +181,37 @@ TEST(Memory, FaultsCanBeReplaced) {
   EXPECT_TRUE(exchange.fabric.NewEndpoint()->capabilities().map);
 }
 
+TEST(Memory, SaysWhatItHolds) {
+  MemoryFabric fabric;
+  auto owner = fabric.NewEndpoint(), reader = fabric.NewEndpoint();
+  auto region = owner->AllocateRegion(100).value();
+  const PeerId to_owner = reader->Connect(owner->address(), absl::InfiniteFuture()).value();
+  auto mapping = reader->Map(to_owner, region->key(), absl::InfiniteFuture()).value();
+  Bytes memory(8);
+  auto registration = owner->Register(memory).value();
+  ASSERT_TRUE(reader->Receive(to_owner, 1, absl::MakeSpan(memory)).ok());
+  MemoryUsage usage = fabric.Usage();
+  EXPECT_EQ(usage.endpoints, 2);
+  EXPECT_EQ(usage.regions, 1);
+  EXPECT_EQ(usage.region_bytes, static_cast<int64_t>(region->bytes().size()));
+  EXPECT_EQ(usage.mappings, 1);
+  EXPECT_EQ(usage.registrations, 1);
+  EXPECT_EQ(usage.pending, 1);
+  EXPECT_EQ(usage.channels, 1);
+  reader.reset();
+  usage = fabric.Usage();
+  EXPECT_EQ(usage.endpoints, 1);
+  EXPECT_EQ(usage.mappings, 1);  // outlives the endpoint
+  EXPECT_EQ(usage.pending, 0);
+  EXPECT_EQ(usage.channels, 0);
+  mapping.reset();
+  region.reset();
+  registration.reset();
+  owner.reset();
+  usage = fabric.Usage();
+  EXPECT_EQ(usage.endpoints + usage.regions + usage.region_bytes + usage.mappings + usage.registrations, 0);
+}
+
 }  // namespace
 }  // namespace headrace
 

@@ -1,0 +1,100 @@
+#ifndef HEADRACE_TESTS_SIMULATION_TRAINER_H_
+#define HEADRACE_TESTS_SIMULATION_TRAINER_H_
+
+// Test only. A trainer rank with one session: loader/publisher.cc in virtual time, and the training around it.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "loader/edge_stream.h"
+#include "loader/sender.h"
+#include "loader/session/publisher_session.h"
+#include "loader/snapshot.h"
+#include "loader/stream_tags.h"
+#include "tests/simulation/member_process.h"
+
+namespace headrace::simulation {
+
+class Trainer final : public MemberProcess {
+ public:
+  Trainer(TrainerSeat* seat, std::unique_ptr<Transport> transport);
+  ~Trainer() override;
+
+  // Leaves in order when it can.
+  void AskToLeave() { leaving_ = true; }
+  // Joined; the newest generation that it published, or failed to.
+  bool trains() const { return ready_ != nullptr && !leaving_ && !over(); }
+  uint64_t attempted() const { return attempted_; }
+  // A buggy trainer: damages a slot that somebody may read. False: none holds anything.
+  bool WriteEarly();
+
+ private:
+  // What one epoch adds to the slots, which outlive it.
+  struct Epoch {
+    std::shared_ptr<const EpochPlan> plan;
+    std::optional<SnapshotWriter> writer;
+    std::unique_ptr<Region> sums;
+    std::map<MemberKey, std::vector<EdgeStream>> streams;
+    std::optional<StreamTags> tags;
+    std::map<MemberKey, std::string> addresses;
+    absl::Span<std::byte> SumsOf(int slot) const { return writer->sums_layout().Of(slot, sums->bytes()); }
+  };
+  struct Drop {
+    std::optional<int> engine;
+    std::optional<int> worker;
+  };
+  struct Send {
+    SendToEffect order;
+    std::shared_ptr<Epoch> epoch;
+    std::set<int64_t> absent;  // destination ranks that take no part
+  };
+  using Order = std::variant<Send, Drop>;
+  struct Peer {
+    std::string address;
+    PeerId id;
+  };
+
+  PublisherSession& publisher() { return static_cast<PublisherSession&>(session()); }
+  TrainerSeat& trainer_seat() { return static_cast<TrainerSeat&>(seat()); }
+  MemberKey self() const { return seat_.key; }
+
+  void Record(const MemberEffect& effect) override;
+  Task Plan(PlanEffect effect) override;
+  Task Run() override;
+  void CheckBounds() override;
+  Task Publish(uint64_t generation, int64_t deadline);
+  Task AwaitSender(uint64_t generation, int slot, int64_t deadline);
+  Task SendOrders();
+  absl::StatusOr<std::shared_ptr<Epoch>> MakeEpoch(const PlanEffect& effect);
+  void StartSending(const Send& send);
+  void DropPeers(const Drop& drop);
+
+  const bool two_sided_;
+  std::vector<std::unique_ptr<Region>> slots_;
+  std::map<MemberKey, Peer> peers_;
+  std::unique_ptr<Sender> sender_;
+  std::unique_ptr<Transport> transport_;  // destroyed before the sender's chunks
+  std::shared_ptr<Epoch> planned_, ready_, writing_;
+  std::optional<int> write_slot_;
+  absl::Status publish_failed_;
+  std::deque<Order> orders_;
+  bool slot_is_read_[kSnapshotSlots] = {};
+  std::set<int> engines_;
+  std::map<uint64_t, std::set<int64_t>> absent_;  // by generation
+  std::map<int, uint64_t> aborted_;               // by engine: the newest generation that it gave up
+  uint64_t attempted_ = 0;
+  bool leaving_ = false;
+  std::vector<std::weak_ptr<Epoch>> epochs_;
+  std::vector<std::shared_ptr<Epoch>> kept_;  // by a planted bug
+};
+
+}  // namespace headrace::simulation
+
+#endif  // HEADRACE_TESTS_SIMULATION_TRAINER_H_
