@@ -19,8 +19,7 @@ namespace {
 
 class Service final : public CoordinatorService {
  public:
-  explicit Service(const CoordinatorOptions& options)
-      : engines_(options.workers.size()), machine_(options, SteadyNowNs()) {}
+  explicit Service(const CoordinatorOptions& options) : machine_(options, SteadyNowNs()) {}
 
   absl::Status Start(const ControlServerOptions& options) {
     HR_ASSIGN_OR_RETURN(server_, ControlServer::Start(options, &events_));
@@ -37,10 +36,15 @@ class Service final : public CoordinatorService {
 
   CoordinatorStatus status() const override {
     std::lock_guard lock(mutex_);
-    CoordinatorStatus status{machine_.phase(), machine_.status(),         machine_.WaitingFor(),
-                             machine_.root(),  machine_.last_announced(), {}};
-    for (size_t engine = 0; engine < engines_; ++engine)
-      status.engine_committed.push_back(machine_.engine_committed(static_cast<int>(engine)));
+    CoordinatorStatus status;
+    status.phase = machine_.phase();
+    status.epoch = machine_.epoch();
+    status.status = machine_.status();
+    status.waiting_for = machine_.WaitingFor();
+    status.root = machine_.root();
+    status.last_announced = machine_.last_announced();
+    for (int engine = 0; engine < machine_.engines(); ++engine)
+      status.engine_committed.push_back(machine_.engine_committed(engine));
     return status;
   }
 
@@ -109,7 +113,6 @@ class Service final : public CoordinatorService {
     for (ConnectionId connection : actions.close) server_->Close(connection);
   }
 
-  const size_t engines_;
   EventQueue events_;
   std::unique_ptr<ControlServer> server_;
   std::string address_;

@@ -18,11 +18,12 @@ namespace headrace {
 // A snapshot of the coordinator's state.
 struct CoordinatorStatus {
   Coordinator::Phase phase = Coordinator::Phase::kJoining;
+  uint64_t epoch = 0;
   absl::Status status;
   std::string waiting_for;
   std::string root;
   uint64_t last_announced = 0;
-  std::vector<uint64_t> engine_committed;
+  std::vector<uint64_t> engine_committed;  // by engine, late ones too
 };
 
 // Nanoseconds of the steady clock: the `now_ns` of every machine that runs in this process.

@@ -34,6 +34,11 @@ std::string Coordinator::Describe(const MemberKey& key) const {
   return it == members_.end() ? NameOf(key) : NameOf(key, it->second.host, it->second.pid);
 }
 
+int Coordinator::engines() const {
+  const int late = committed_.empty() ? 0 : committed_.rbegin()->first + 1;
+  return std::max(late, static_cast<int>(options_.workers.size()));
+}
+
 uint64_t Coordinator::engine_committed(int engine) const {
   const auto it = committed_.find(engine);
   return it == committed_.end() ? 0 : it->second;

@@ -66,6 +66,8 @@ class Coordinator {
   const absl::Status& status() const { return status_; }
   const std::string& root() const { return root_; }
   uint64_t last_announced() const { return last_announced_; }
+  // One more than the highest number of an engine that is or was there.
+  int engines() const;
   // Newest generation that all workers of the engine committed, 0: none.
   uint64_t engine_committed(int engine) const;
   // In words, empty when the job waits for nothing: "publisher rank 2 and engine 0 worker 1 to join".
