@@ -19,7 +19,7 @@ void CheckCommitted(Job& job, const WorkerSeat& seat, const Version& version);
 void CheckServedBytes(Job& job);
 
 // monotonic: an engine never serves an older generation of an incarnation than before, unless all of its processes are
-// new.
+// new and the coordinator too.
 void ObserveServed(Job& job, int engine, const Version& version);
 
 // progress: since the faults are over, a generation that was published afterwards was committed by every engine in

@@ -99,6 +99,7 @@ struct EngineSeat {
 // What an engine served last, and by which processes.
 struct Served {
   uint64_t generation = 0;
+  int64_t coordinators = 0;  // until then
   std::vector<uint64_t> lives;
 };
 
