@@ -22,6 +22,10 @@ int Main(int argc, char** argv) {
   PlanCommand plan;
   CLI::App* planning = app.add_subcommand("plan", "Plan a manifest and prove the plan");
   planning->add_option("FILE", plan.file, "the manifest (JSON); - reads standard input")->required();
+  const std::string policies = "auto: every tensor is resharded; hybrid: QKV and Mamba weights are broadcast";
+  planning->add_option("--policy", plan.policy, policies)
+      ->check(CLI::IsMember({"auto", "hybrid"}))
+      ->capture_default_str();
   planning->add_flag("--json", plan.json, "print one JSON document");
   planning->callback([&] { exit_status = Run(plan); });
 
@@ -30,6 +34,9 @@ int Main(int argc, char** argv) {
   rehearsing->add_option("FILE", rehearse.file, "the manifest (JSON); - reads standard input")->required();
   rehearsing->add_option("--transport", rehearse.transport, "memory: one process; host, ucx: a process for each rank")
       ->check(CLI::IsMember({"memory", "host", "ucx"}))
+      ->capture_default_str();
+  rehearsing->add_option("--policy", rehearse.policy, policies)
+      ->check(CLI::IsMember({"auto", "hybrid"}))
       ->capture_default_str();
   rehearsing->add_flag("--dump", rehearse.dump, "print the raw bits of every destination element");
   rehearsing->add_flag("--json", rehearse.json, "print one JSON document");

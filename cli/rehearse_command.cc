@@ -201,9 +201,11 @@ Json Dump(const Manifest& manifest, const Results& results) {
 }
 
 absl::Status Rehearse(const RehearseCommand& command) {
+  PlanOptions options;
+  HR_ASSIGN_OR_RETURN(options.policy, ParsePolicy(command.policy));
   HR_ASSIGN_OR_RETURN(const std::string text, ReadFile(command.file));
   HR_ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(text));
-  HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest));
+  HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest, options));
   const int64_t bytes = RehearsalBytes(manifest);
   if (absl::Status fits = CheckMemoryAvailable(std::max<int64_t>(bytes, 1)); !fits.ok()) {
     return Error(ErrorCode::kOutOfMemory, absl::StrCat("the rehearsal needs about ", bytes, " bytes on this machine: ",
@@ -219,6 +221,7 @@ absl::Status Rehearse(const RehearseCommand& command) {
     coordinator.incarnation = RandomToken();
     coordinator.publishers = static_cast<int>(cast.publishers.size());
     for (const auto& workers : cast.engines) coordinator.workers.push_back(static_cast<int>(workers.size()));
+    coordinator.policy = command.policy;
     ControlServerOptions server;
     server.token = RandomToken();
     HR_ASSIGN_OR_RETURN(auto service, CoordinatorService::Start(coordinator, server));
@@ -239,8 +242,10 @@ absl::Status Rehearse(const RehearseCommand& command) {
   if (command.json) {
     Json document = {{"outcome", "ok"},
                      {"transport", command.transport},
+                     {"policy", command.policy},
                      {"generations", kRehearsedGenerations},
                      {"copies", f.copies},
+                     {"streams", f.streams},
                      {"needed_bytes", f.needed_bytes},
                      {"wire_bytes", results.stats().bytes},
                      {"transfer_seconds", results.stats().transfer_seconds},
@@ -253,7 +258,9 @@ absl::Status Rehearse(const RehearseCommand& command) {
             << Table({{"ranks", absl::StrCat(cast.publishers.size(), " publishers, ", cast.engines.size(), " engines, ",
                                              roles.size() - cast.publishers.size(), " workers")},
                       {"transport", command.transport},
+                      {"policy", command.policy},
                       {"copies", absl::StrCat(f.copies)},
+                      {"streams", absl::StrCat(f.streams)},
                       {"needed", HumanBytes(f.needed_bytes)},
                       {"on the wire", HumanBytes(results.stats().bytes)},
                       {"transfer", HumanSeconds(results.stats().transfer_seconds)},

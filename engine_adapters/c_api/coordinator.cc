@@ -22,6 +22,8 @@ const char* NameOf(Coordinator::Phase phase) {
       return "planning";
     case Coordinator::Phase::kReady:
       return "ready";
+    case Coordinator::Phase::kSuspended:
+      return "suspended";
     case Coordinator::Phase::kEnded:
       return "ended";
   }
@@ -37,9 +39,13 @@ absl::Status Start(const char* options, hr_coordinator** out) {
 }
 
 nlohmann::ordered_json StatusJson(const CoordinatorStatus& status) {
-  return {{"phase", NameOf(status.phase)},           {"error", ErrorJson(status.status)},
-          {"waiting_for", status.waiting_for},       {"root", absl::BytesToHexString(status.root)},
-          {"last_announced", status.last_announced}, {"engine_committed", status.engine_committed}};
+  return {{"phase", NameOf(status.phase)},
+          {"epoch", status.epoch},
+          {"error", ErrorJson(status.status)},
+          {"waiting_for", status.waiting_for},
+          {"root", absl::BytesToHexString(status.root)},
+          {"last_announced", status.last_announced},
+          {"engine_committed", status.engine_committed}};
 }
 
 }  // namespace

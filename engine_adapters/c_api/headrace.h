@@ -29,7 +29,8 @@
  * "destination" must be there.
  *
  * `timeouts` in options, each field and the object itself optional, equal at all members:
- *   {"heartbeat_period": 0.5, "heartbeat_timeout": 6, "join": 60, "plan": 60, "decision": 30, "commit": 600}
+ *   {"heartbeat_period": 0.5, "heartbeat_timeout": 6, "join": 60, "plan": 60, "decision": 30, "commit": 600,
+ *    "rejoin": 0}
  * (loader/session/types.h says what each limits.)
  */
 
@@ -50,15 +51,22 @@ char* hr_plan(const char* manifest, char** figures);
 
 typedef struct hr_coordinator hr_coordinator;
 
-/* options: {"job", "token", "incarnation", "publishers": 2, "workers": [2, 2], "listen": "127.0.0.1:0"} and
- * `timeouts`. workers: of each engine. listen: "host:port", port 0: any; IPv6 in brackets. */
+/* options: {"job", "token", "incarnation", "publishers": 2, "workers": [2, 2], "listen": "127.0.0.1:0"} and, all
+ * optional, `timeouts`, "policy", "tls", "trust_network".
+ *  workers: of each engine that the first epoch waits for; none: an engine may come later, and says its own size.
+ *  listen: "host:port", port 0: any; IPv6 in brackets.
+ *  policy: "auto" (default): every tensor is resharded, "hybrid": QKV and Mamba weights are broadcast (planner/plan.h).
+ *  tls: {"certificate", "key"} and optional "client_ca": names of PEM files (loader/control/tls.h).
+ *  trust_network: true allows a listen address beyond loopback without tls. */
 char* hr_coordinator_start(const char* options, hr_coordinator** coordinator);
 /* "127.0.0.1:4711" */
 char* hr_coordinator_address(hr_coordinator* coordinator, char** address);
-/* {"phase": "joining" | "planning" | "ready" | "ended", "error": null or as above, "waiting_for": "...",
- *  "root": hex digest, "last_announced": 0, "engine_committed": [0, 0]} */
+/* {"phase": "joining" | "planning" | "ready" | "suspended" | "ended", "epoch": 1, "error": null or as above,
+ *  "waiting_for": "...", "root": hex digest, "last_announced": 0, "engine_committed": [0, 0]}. suspended: members are
+ *  missing without whom no plan can be made, and the job waits for them (timeouts.rejoin). epoch: counts the
+ *  memberships. engine_committed: the newest generation of each engine. */
 char* hr_coordinator_status(hr_coordinator* coordinator, char** status);
-/* Ends the epoch for the members that are still there. Idempotent. */
+/* Ends the job for the members that are still there. Idempotent. */
 char* hr_coordinator_stop(hr_coordinator* coordinator);
 void hr_coordinator_free(hr_coordinator* coordinator);
 
@@ -67,16 +75,18 @@ void hr_coordinator_free(hr_coordinator* coordinator);
 typedef struct hr_publisher hr_publisher;
 
 /* Blocks until all members agreed on the plan.
- * options: {"coordinator": "host:port", "token", "job", "incarnation": "" (whichever), "rank", "transport": "host",
- *  "chunk_bytes", "staging_bytes", "connect_timeout"} and `timeouts`; chunk_bytes, staging_bytes, connect_timeout are
- *  optional.
+ * options: {"coordinator": "host:port", "token", "job", "incarnation": "" (whichever), "rank", "transport": "host"}
+ * and, all optional, "chunk_bytes", "staging_bytes", "connect_timeout", `timeouts`, "tls", "trust_network", "devices".
+ *  tls: {"ca"} and optional "certificate" with "key", "server_name": names of PEM files (loader/control/tls.h).
+ *  trust_network: true sends the token in clear beyond loopback where there is no tls.
+ *  devices: a list of network devices, for "ucx" (loader/transport/factory.h).
  * memory: a JSON list of `count` buffer names; addresses[i] is the first element of the i-th. The memory must outlive
  *  the handle and must not change during hr_publisher_publish. */
 char* hr_publisher_join(const char* options, const char* part, const char* memory, const void* const* addresses,
                         size_t count, hr_publisher** publisher);
 /* [one at a time] Writes the snapshot and returns; waits only while receivers read both slots. */
 char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double timeout);
-/* Waits until every engine committed `generation` or a newer one. */
+/* Waits until every engine of the job committed `generation` or a newer one; while there is none, for one to come. */
 char* hr_publisher_await_commit(hr_publisher* publisher, uint64_t generation, double timeout);
 /* [one at a time] Waits until no receiver reads a snapshot, then leaves. Nothing but _status, _stats and _free may
  * follow. */
@@ -93,7 +103,8 @@ typedef struct hr_receiver hr_receiver;
 
 /* Blocks until all members agreed on the plan.
  * options: as a publisher's with "engine", "worker", "shadow": "host" | "off" in place of "rank"; optional
- *  "transfer_timeout", and "carried": what hr_receiver_carry of this worker's earlier session gave.
+ *  "transfer_timeout", "carried": what hr_receiver_carry of this worker's earlier session gave, and "workers": how many
+ *  its engine has, which an engine that the coordinator was not told of must say.
  * memory: a JSON list of `count` objects {"name", "shape": [..], "strides": [..]} (elements); addresses[i] is the first
  *  element of the i-th; optional "live": false where the engine does not compute with it, so that _stage writes it also
  *  with a shadow. The memory must outlive the handle; it is written inside _stage (shadow "off") and _apply or _commit.

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "planner/plan.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -53,19 +55,30 @@ class Fields {
     if (!j->is_boolean()) return Refuse(key, "is not true or false");
     *out = j->get<bool>();
   }
-  // Seconds, > 0.
-  void Read(const char* key, absl::Duration* out) {
+  // Seconds, > 0, or >= 0.
+  void Read(const char* key, absl::Duration* out, bool may_be_zero = false) {
     const Json* j = Find(key);
     if (j == nullptr) return;
-    if (!j->is_number() || !(j->get<double>() > 0) || j->get<double>() > 1e9) {
-      return Refuse(key, "is not a number of seconds above 0 and up to 1e9");
+    const double seconds = j->is_number() ? j->get<double>() : -1;
+    if (!(seconds > 0 || (may_be_zero && seconds == 0)) || seconds > 1e9) {
+      return Refuse(key, absl::StrCat("is not a number of seconds ", may_be_zero ? "from" : "above", " 0 ",
+                                      may_be_zero ? "to" : "and up to", " 1e9"));
     }
-    *out = absl::Seconds(j->get<double>());
+    *out = absl::Seconds(seconds);
   }
-  void ReadNs(const char* key, int64_t* out) {
+  void ReadNs(const char* key, int64_t* out, bool may_be_zero = false) {
     absl::Duration duration = absl::Nanoseconds(*out);
-    if (Has(key)) Read(key, &duration);
+    if (Has(key)) Read(key, &duration, may_be_zero);
     *out = absl::ToInt64Nanoseconds(duration);
+  }
+  void ReadList(const char* key, std::vector<std::string>* out) {
+    const Json* j = Find(key);
+    if (j == nullptr) return;
+    if (!j->is_array()) return Refuse(key, "is not a list");
+    for (const Json& e : *j) {
+      if (!e.is_string()) return Refuse(key, "has an element that is not a text");
+      out->push_back(e.get<std::string>());
+    }
   }
   template <typename Integer>
   void ReadList(const char* key, Index least, Index most, std::vector<Integer>* out) {
@@ -137,7 +150,35 @@ void ReadTimeouts(Fields* fields, SessionTimeouts* out) {
   timeouts.ReadNs("plan", &out->plan_ns);
   timeouts.ReadNs("decision", &out->decision_ns);
   timeouts.ReadNs("commit", &out->commit_ns);
+  timeouts.ReadNs("rejoin", &out->rejoin_ns, /*may_be_zero=*/true);
   fields->Refuse(timeouts.Finish());
+}
+
+std::optional<ServerTls> ReadServerTls(Fields* fields) {
+  if (!fields->Has("tls")) return std::nullopt;
+  const Json* j = fields->Find("tls");
+  if (j == nullptr) return std::nullopt;
+  ServerTls out;
+  Fields tls(*j, "tls");
+  tls.Read("certificate", &out.certificate_file);
+  tls.Read("key", &out.key_file);
+  if (tls.Has("client_ca")) tls.Read("client_ca", &out.client_ca_file);
+  fields->Refuse(tls.Finish());
+  return out;
+}
+
+std::optional<ClientTls> ReadClientTls(Fields* fields) {
+  if (!fields->Has("tls")) return std::nullopt;
+  const Json* j = fields->Find("tls");
+  if (j == nullptr) return std::nullopt;
+  ClientTls out;
+  Fields tls(*j, "tls");
+  tls.Read("ca", &out.ca_file);
+  if (tls.Has("certificate")) tls.Read("certificate", &out.certificate_file);
+  if (tls.Has("key")) tls.Read("key", &out.key_file);
+  if (tls.Has("server_name")) tls.Read("server_name", &out.server_name);
+  fields->Refuse(tls.Finish());
+  return out;
 }
 
 std::string HostName() {
@@ -147,7 +188,7 @@ std::string HostName() {
 
 // What publishers and receivers share.
 template <typename Options>
-void ReadMember(Fields* fields, Options* options, std::string* transport) {
+void ReadMember(Fields* fields, Options* options, std::string* transport, TransportOptions* transport_options) {
   JobOptions& job = options->job;
   fields->Read("job", &job.job);
   fields->Read("token", &job.token);
@@ -155,8 +196,11 @@ void ReadMember(Fields* fields, Options* options, std::string* transport) {
   fields->Read("incarnation", &job.incarnation);
   if (fields->Has("connect_timeout")) fields->Read("connect_timeout", &job.connect_timeout);
   ReadTimeouts(fields, &job.timeouts);
+  job.tls = ReadClientTls(fields);
+  if (fields->Has("trust_network")) fields->Read("trust_network", &job.trust_network);
   job.host = HostName();
   fields->Read("transport", transport);
+  if (fields->Has("devices")) fields->ReadList("devices", &transport_options->devices);
   if (fields->Has("chunk_bytes")) fields->ReadInteger("chunk_bytes", 1, kMaxIndex, &options->chunk_bytes);
   if (fields->Has("staging_bytes")) fields->ReadInteger("staging_bytes", 1, kMaxIndex, &options->staging_bytes);
 }
@@ -188,8 +232,13 @@ absl::StatusOr<CoordinatorSetup> ReadCoordinatorOptions(const char* json) {
   if (setup.coordinator.incarnation.empty()) fields.Refuse("incarnation", "is empty");
   fields.ReadInteger("publishers", 1, kMaxInt, &setup.coordinator.publishers);
   fields.ReadList("workers", 1, kMaxInt, &setup.coordinator.workers);
-  if (setup.coordinator.workers.empty()) fields.Refuse("workers", "names no engine");
+  if (fields.Has("policy")) {
+    fields.Read("policy", &setup.coordinator.policy);
+    if (!ParsePolicy(setup.coordinator.policy).ok()) fields.Refuse("policy", "is not \"auto\" or \"hybrid\"");
+  }
   ReadListen(&fields, &setup.server);
+  setup.server.tls = ReadServerTls(&fields);
+  if (fields.Has("trust_network")) fields.Read("trust_network", &setup.server.trust_network);
   ReadTimeouts(&fields, &setup.coordinator.timeouts);
   HR_RETURN_IF_ERROR(fields.Finish());
   return setup;
@@ -199,7 +248,7 @@ absl::StatusOr<PublisherSetup> ReadPublisherOptions(const char* json) {
   HR_ASSIGN_OR_RETURN(const Json document, Parse(json, "options"));
   Fields fields(document, "");
   PublisherSetup setup;
-  ReadMember(&fields, &setup.publisher, &setup.transport);
+  ReadMember(&fields, &setup.publisher, &setup.transport, &setup.transport_options);
   fields.ReadInteger("rank", 0, kMaxInt, &setup.publisher.rank);
   HR_RETURN_IF_ERROR(fields.Finish());
   return setup;
@@ -210,9 +259,10 @@ absl::StatusOr<ReceiverSetup> ReadReceiverOptions(const char* json) {
   Fields fields(document, "");
   ReceiverSetup setup;
   ReceiverOptions& options = setup.receiver;
-  ReadMember(&fields, &options, &setup.transport);
+  ReadMember(&fields, &options, &setup.transport, &setup.transport_options);
   fields.ReadInteger("engine", 0, kMaxInt, &options.engine);
   fields.ReadInteger("worker", 0, kMaxInt, &options.worker);
+  if (fields.Has("workers")) fields.ReadInteger("workers", 1, kMaxInt, &options.workers);
   std::string shadow;
   fields.Read("shadow", &shadow);
   if (shadow == "off") {

@@ -14,6 +14,7 @@
 #include "loader/publisher.h"
 #include "loader/receiver.h"
 #include "loader/session/coordinator.h"
+#include "loader/transport/factory.h"
 
 namespace headrace {
 
@@ -24,10 +25,12 @@ struct CoordinatorSetup {
 struct PublisherSetup {
   PublisherOptions publisher;
   std::string transport;
+  TransportOptions transport_options;
 };
 struct ReceiverSetup {
   ReceiverOptions receiver;
   std::string transport;
+  TransportOptions transport_options;
 };
 
 absl::StatusOr<CoordinatorSetup> ReadCoordinatorOptions(const char* json);

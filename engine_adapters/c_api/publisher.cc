@@ -22,7 +22,7 @@ absl::Status Join(const char* options, const char* part_text, const char* memory
   HR_ASSIGN_OR_RETURN(const PublisherSetup setup, ReadPublisherOptions(options));
   HR_ASSIGN_OR_RETURN(const Manifest part, ParseManifest(part_text));
   HR_ASSIGN_OR_RETURN(auto memory, ReadSourceMemory(memory_text, addresses, count));
-  HR_ASSIGN_OR_RETURN(auto transport, NewTransport(setup.transport));
+  HR_ASSIGN_OR_RETURN(auto transport, NewTransport(setup.transport, setup.transport_options));
   auto handle = std::make_unique<hr_publisher>();
   HR_ASSIGN_OR_RETURN(handle->publisher,
                       Publisher::Join(setup.publisher, part, std::move(memory), std::move(transport)));

@@ -1,17 +1,31 @@
 #include "loader/transport/factory.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "loader/transport/host/host.h"
 #include "loader/transport/ucx/ucx.h"
 #include "planner/status.h"
 
 namespace headrace {
 
-absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name) {
-  if (name == "host") return NewHostTransport();
-  if (name == "ucx") return NewUcxTransport();
-  return Error(ErrorCode::kInvalidOption,
-               absl::StrCat("transport '", name, "' is not known: use \"host\" (processes of one host) or \"ucx\""));
+absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name, const TransportOptions& options) {
+  for (const std::string& device : options.devices) {
+    // UCX would take a list in it apart, and skip an empty name.
+    if (device.empty() || absl::StrContains(device, ','))
+      return Error(ErrorCode::kInvalidOption, absl::StrCat("'", device, "' is not the name of one network device"));
+  }
+  if (name == "ucx") {
+    UcxOptions ucx;
+    ucx.devices = absl::StrJoin(options.devices, ",");
+    return NewUcxTransport(ucx);
+  }
+  if (name != "host")
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("transport '", name, "' is not known: use \"host\" (processes of one host) or \"ucx\""));
+  if (!options.devices.empty())
+    return Error(ErrorCode::kInvalidOption, "transport 'host' uses no network devices; only \"ucx\" does");
+  return NewHostTransport();
 }
 
 }  // namespace headrace

@@ -2,6 +2,8 @@
 #define HEADRACE_LOADER_TRANSPORT_FACTORY_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -9,9 +11,16 @@
 
 namespace headrace {
 
-// An endpoint that reaches other processes, with the backend's default options: "host" (host/host.h) or "ucx"
-// (ucx/ucx.h). kInvalidOption for any other name: lists the known ones. Otherwise the backend's errors.
-absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name);
+struct TransportOptions {
+  // "ucx": the network devices to listen on and to send through, each as UCX names it: "eth0", "mlx5_0:1". Empty: see
+  // UcxOptions::devices. Other transports have none.
+  std::vector<std::string> devices;
+};
+
+// An endpoint that reaches other processes: "host" (host/host.h) or "ucx" (ucx/ucx.h). kInvalidOption: any other name,
+// and the known ones are listed; devices for a transport that has none; a device that is no single name. Otherwise the
+// backend's errors.
+absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name, const TransportOptions& options = {});
 
 }  // namespace headrace
 

@@ -25,5 +25,25 @@ TEST(Factory, ListsTheKnownNames) {
   }
 }
 
+TEST(Factory, UsesTheDevicesThatAreNamed) {
+  const auto transport = NewTransport("ucx", {.devices = {"lo"}});
+  EXPECT_TRUE(transport.ok()) << transport.status();
+  // The one that is not there is found out, also beside one that is.
+  const absl::Status status = NewTransport("ucx", {.devices = {"lo", "nosuch0"}}).status();
+  EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("nosuch0"));
+}
+
+TEST(Factory, RefusesDevicesThatAreNone) {
+  for (const char* device : {"", "lo,eth0", ","}) {
+    const absl::Status status = NewTransport("ucx", {.devices = {device}}).status();
+    EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("one network device"));
+  }
+  const absl::Status status = NewTransport("host", {.devices = {"lo"}}).status();
+  EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("ucx"));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -13,6 +13,7 @@ import unittest
 
 BINARY, CASES = sys.argv[1:3]
 GOOD = os.path.join(CASES, "22-fsdp-over-tp-strided.json")
+HOSTS = os.path.join(CASES, "238-replicated-over-another-host.json")
 BAD = os.path.join(CASES, "39-missing-tensor.json")
 
 
@@ -51,6 +52,26 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertIn("Every byte", r.stdout)
         self.assertIn("4 publishers, 1 engines, 1 workers", r.stdout)
+
+    def test_policies(self):
+        """Relays and broadcasts are streams; more tensors take them by hybrid. The bytes are as many."""
+        streamed = {}
+        for policy in ("auto", "hybrid"):
+            figures = json.loads(run("plan", HOSTS, "--json", "--policy", policy).stdout)
+            self.assertEqual(figures["policy"], policy)
+            streamed[policy] = figures["broadcast_bytes"]
+            r = run("rehearse", HOSTS, "--json", "--policy", policy, "--transport", "ucx")
+            moved = json.loads(r.stdout)
+            self.assertEqual((r.returncode, moved["policy"]), (0, policy), r.stdout)
+            self.assertGreater(moved["streams"], 0)
+            self.assertEqual(moved["streams"], figures["streams"])
+            self.assertEqual(moved["needed_bytes"], figures["needed_bytes"])
+        self.assertEqual(streamed["auto"], 0)
+        self.assertGreater(streamed["hybrid"], 0)
+        for verb in ("plan", "rehearse"):
+            r = run(verb, HOSTS, "--json", "--policy", "best")
+            self.assertEqual((r.returncode, json.loads(r.stdout)["code"]), (2, "invalid_option"))
+            self.assertIn("policy", r.stdout)
 
     def test_bad_input(self):
         for verb in ("plan", "rehearse"):
