@@ -86,12 +86,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where the coordinator listens; servers on other hosts must reach it (127.0.0.1:0)",
     )
+    made.add_argument("--tls-certificate", metavar="FILE", help="PEM: the coordinator's own; needed beyond loopback")
+    made.add_argument("--tls-key", metavar="FILE", help="PEM: its key")
+    made.add_argument("--tls-ca", metavar="FILE", help="PEM: whose certificate it is; servers are configured with theirs")
+    made.add_argument("--trust-network", action="store_true", help="beyond loopback without TLS")
 
     made = command("drive", "swap a published generation into servers: pause, update, cache resets, resume", _drive)
     engines(made)
     made.add_argument("--generation", type=int, required=True, metavar="G")
     made.add_argument("--shadow", choices=SHADOWS, help="left out: as the servers joined")
-    made.add_argument("--init", metavar="FILE", help="JSON with coordinator, token, job: join it first; - reads stdin")
+    does = "JSON with coordinator, token, job, and engine (the first one's number, 0): join it first; - reads stdin"
+    made.add_argument("--init", metavar="FILE", help=does)
 
     made = command("status", "what a server's workers serve, and what they wait for", _status)
     made.add_argument("url", metavar="URL")
@@ -102,8 +107,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _publish(options: argparse.Namespace) -> None:
-    from headrace.publish import publish  # loads libheadrace.so
+    from headrace import core  # loads libheadrace.so
+    from headrace.publish import publish
 
+    files = (options.tls_certificate, options.tls_key, options.tls_ca)
+    if any(files) and not all(files):
+        raise InputError("invalid_option", "--tls-certificate, --tls-key and --tls-ca come together")
     engines = [_engine(url, options) for url in options.engine]
     bar = ProgressBar(sys.stderr)
     try:
@@ -115,6 +124,9 @@ def _publish(options: argparse.Namespace) -> None:
             generation=options.generation,
             pause_mode=options.pause,
             listen=options.listen,
+            tls=core.ClientTls(options.tls_ca) if all(files) else None,
+            coordinator_tls=core.ServerTls(options.tls_certificate, options.tls_key) if all(files) else None,
+            trust_network=options.trust_network,
             timeout=options.timeout,
             progress=None if options.json else bar.update,
         )

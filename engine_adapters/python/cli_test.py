@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headrace import cli
+from headrace import cli, core
 from headrace.driver_testing import FakeEngine, FakeServer
 from headrace.errors import DataLossError
 
@@ -118,7 +118,22 @@ class ServersTest(unittest.TestCase):
         self.assertEqual(directory, "DIR")
         self.assertEqual([engine.name for engine in engines], [server.url for server in self.servers])
         wanted = {"shadow": "off", "transport": "ucx", "generation": 3, "pause_mode": "abort", "listen": "h:1"}
+        wanted |= {"tls": None, "coordinator_tls": None, "trust_network": False}
         self.assertEqual(options, wanted | {"timeout": 9.0, "progress": None})
+
+    def test_publish_with_tls(self) -> None:
+        report: dict[str, Any] = {"generation": 3, "engines": [], "publisher": {}}
+        files = {"--tls-certificate": "own.crt", "--tls-key": "own.key", "--tls-ca": "ca.crt"}
+        words = [word for option in files.items() for word in option]
+        with mock.patch("headrace.publish.publish", return_value=report) as publish:
+            self.assertEqual(run("publish", "DIR", *self.engines, *words, "--trust-network", "--json")[0], 0)
+        options = publish.call_args.kwargs
+        self.assertEqual(options["coordinator_tls"], core.ServerTls("own.crt", "own.key"))
+        self.assertEqual((options["tls"], options["trust_network"]), (core.ClientTls("ca.crt"), True))
+        for option in files:
+            some = [word for pair in files.items() if pair[0] != option for word in pair]
+            with self.subTest(option):
+                self.assertEqual(run("publish", "DIR", *self.engines, *some)[0], 2)
 
 
 class CommandTest(unittest.TestCase):

@@ -51,6 +51,28 @@ class Timeouts:
     commit: float = 600.0  # from then to the engine's commit: the host brings its engine to a pause meanwhile
     heartbeat_period: float = 0.5
     heartbeat_timeout: float = 6.0  # silence that means death
+    # The coordinator's counts: how long a job waits for a member that it lost, and members for a lost coordinator,
+    # before it is over; 0: not at all. Where others hold what a lost publisher offered, nobody waits.
+    rejoin: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerTls:
+    """The coordinator's PEM files; docs/operations.md says how they are made. They are read when it starts."""
+
+    certificate: str | os.PathLike[str]
+    key: str | os.PathLike[str]
+    client_ca: str | os.PathLike[str] | None = None  # demands a certificate of this CA from every member
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientTls:
+    """A member's PEM files, read when it joins."""
+
+    ca: str | os.PathLike[str]  # whose certificates are believed
+    certificate: str | os.PathLike[str] | None = None  # with `key`, where the coordinator demands one
+    key: str | os.PathLike[str] | None = None
+    server_name: str | None = None  # in the coordinator's certificate; None: the host that is connected to
 
 
 class BufferMemory(NamedTuple):
@@ -89,8 +111,11 @@ class _Closing:
 class Coordinator(_Closing):
     """Knows a job's members, announces generations, decides for each engine. Never sees weights.
 
-    publishers: how many; workers: of each engine; listen: "host:port", port 0 is any; incarnation: a nonce of this
-    start of the trainer. Raises InputError (invalid_option), StateError (address_in_use).
+    publishers: how many; workers: of each engine that the first epoch waits for, may be empty: engines may also come
+    later, with a size of their own; listen: "host:port", port 0 is any; incarnation: a nonce of this start of the
+    trainer; policy: "auto" (every tensor is resharded) or "hybrid" (QKV and Mamba weights are broadcast); tls: needed
+    where `listen` is not loopback, unless trust_network. Raises InputError (invalid_option, io), StateError
+    (address_in_use).
     """
 
     def __init__(
@@ -102,6 +127,9 @@ class Coordinator(_Closing):
         token: str,
         incarnation: str,
         listen: str = "127.0.0.1:0",
+        policy: Literal["auto", "hybrid"] = "auto",
+        tls: ServerTls | None = None,
+        trust_network: bool = False,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
         options = {
@@ -111,7 +139,10 @@ class Coordinator(_Closing):
             "publishers": publishers,
             "workers": list(workers),
             "listen": listen,
+            "policy": policy,
+            "trust_network": trust_network,
             "timeouts": dataclasses.asdict(timeouts),
+            **_tls(tls),
         }
         address = _native.call_handle("hr_coordinator_start", _document(options, "invalid_option"))
         self._handle = _native.Handle(self, "coordinator", address, _native.library().hr_coordinator_free)
@@ -123,8 +154,10 @@ class Coordinator(_Closing):
             return _native.call_text("hr_coordinator_address", handle)
 
     def status(self) -> dict[str, Any]:
-        """{"phase": "joining"|"planning"|"ready"|"ended", "error": Error.to_json() or None, "waiting_for": words,
-        "root": digest, "last_announced": generation, "engine_committed": [generation of each engine]}"""
+        """{"phase": "joining"|"planning"|"ready"|"suspended"|"ended", "epoch": number, "error": Error.to_json() or
+        None, "waiting_for": words, "root": digest, "last_announced": generation, "engine_committed": [generation of
+        each engine]}. suspended: the job waits for members without whom no plan can be made. epoch: counts the
+        memberships."""
         with self._handle.use() as handle:
             return _native.call_json("hr_coordinator_status", handle)
 
@@ -190,10 +223,13 @@ class _Member(_Closing):
 class Publisher(_Member):
     """The library inside one trainer rank: offers that rank's buffers, generation by generation.
 
-    The constructor blocks until all members joined and agreed on the plan.
+    The constructor blocks until all publishers and the engines that the coordinator was told of have joined and agreed
+    on the plan; in a job that runs already, until the next epoch.
     part: tensors, this rank's source buffers, one source placement in the topology. memory: the address of each source
     buffer's first element (an empty buffer may be left out); it must not change during publish().
-    chunk_bytes and staging_bytes are for transports that stream, and equal at all members.
+    chunk_bytes and staging_bytes are for transports that stream, and equal at all members. devices: the network devices
+    of transport "ucx"; none: UCX_NET_DEVICES, or loopback. tls: where the coordinator has it. trust_network: the token
+    may cross a network in clear.
     Raises InputError (the manifest's codes, invalid_option), CredentialsError, PeerError, DeadlineError, ResourceError.
 
     One at a time: publish, close.
@@ -212,6 +248,9 @@ class Publisher(_Member):
         rank: int,
         incarnation: str = "",
         transport: str = "host",
+        devices: Sequence[str] = (),
+        tls: ClientTls | None = None,
+        trust_network: bool = False,
         chunk_bytes: int = 256 << 10,
         staging_bytes: int = 64 << 20,
         connect_timeout: float = 60.0,
@@ -225,10 +264,13 @@ class Publisher(_Member):
             "rank": rank,
             "incarnation": incarnation,
             "transport": transport,
+            "devices": list(devices),
+            "trust_network": trust_network,
             "chunk_bytes": chunk_bytes,
             "staging_bytes": staging_bytes,
             "connect_timeout": connect_timeout,
             "timeouts": dataclasses.asdict(timeouts),
+            **_tls(tls),
         }
         address = _native.call_handle(
             "hr_publisher_join",
@@ -248,8 +290,9 @@ class Publisher(_Member):
             _native.call("hr_publisher_publish", handle, _generation(generation), timeout)
 
     def await_commit(self, generation: int, timeout: float) -> None:
-        """Waits until every engine committed this generation or a newer one. Raises the worker's own error when an
-        engine gave it up, naming the worker; PeerError; DeadlineError."""
+        """Waits until every engine of the job committed this generation or a newer one; while there is no engine, for
+        one to come. Raises the worker's own error when an engine gave it up, naming the worker; PeerError for one whose
+        worker was lost or left, once all others have committed; DeadlineError."""
         _check_timeout(timeout)
         with self._handle.use() as handle:
             _native.call("hr_publisher_await_commit", handle, _generation(generation), timeout)
@@ -263,10 +306,11 @@ class Publisher(_Member):
 class Receiver(_Member):
     """The library inside one engine worker: owns that worker's live weight buffers.
 
-    The constructor blocks until all members joined and agreed on the plan.
+    The constructor blocks as a publisher's does. An engine may come to a job that runs: it gets the newest generation.
     part: this worker's destination buffers and one destination placement. memory: every destination buffer, aliases
     too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile) or "off"
-    (the live buffers: the engine is paused). carried: carry() of this worker's former session.
+    (the live buffers: the engine is paused). workers: how many this engine has; None: as many as the coordinator was
+    told, which is no answer for an engine that it was not told of. carried: carry() of this worker's former session.
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
     A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from
@@ -288,9 +332,13 @@ class Receiver(_Member):
         job: str,
         engine: int,
         worker: int,
+        workers: int | None = None,
         shadow: Literal["host", "off"],
         incarnation: str = "",
         transport: str = "host",
+        devices: Sequence[str] = (),
+        tls: ClientTls | None = None,
+        trust_network: bool = False,
         chunk_bytes: int = 256 << 10,
         staging_bytes: int = 64 << 20,
         transfer_timeout: float = 120.0,
@@ -308,12 +356,17 @@ class Receiver(_Member):
             "shadow": shadow,
             "incarnation": incarnation,
             "transport": transport,
+            "devices": list(devices),
+            "trust_network": trust_network,
             "chunk_bytes": chunk_bytes,
             "staging_bytes": staging_bytes,
             "transfer_timeout": transfer_timeout,
             "connect_timeout": connect_timeout,
             "timeouts": dataclasses.asdict(timeouts),
+            **_tls(tls),
         }
+        if workers is not None:
+            options["workers"] = workers
         if carried is not None:
             options["carried"] = dict(carried)
         self._carried: dict[str, Any] = {}
@@ -323,8 +376,9 @@ class Receiver(_Member):
         self._handle = _native.Handle(self, "receiver", address, _native.library().hr_receiver_free)
 
     def next_generation(self, timeout: float) -> int:
-        """Waits for an announced generation that was not staged yet. DeadlineError; PeerError aborted: a member left,
-        so that none can come; PeerError peer_lost and other ends of the session."""
+        """Waits for an announced generation that was not staged yet. DeadlineError; PeerError (aborted, peer_lost): one
+        is missing without whom none can come, which is not the session's end while status() returns; ends of the
+        session."""
         _check_timeout(timeout)
         out = ctypes.c_uint64()
         with self._alone(timeout, "next_generation"), self._handle.use() as handle:
@@ -411,6 +465,14 @@ class Checkpoint(_Closing):
     def close(self) -> None:
         """Unmaps the files. Idempotent."""
         self._handle.close()
+
+
+def _tls(tls: ServerTls | ClientTls | None) -> dict[str, Any]:
+    """The option, where it is set."""
+    if tls is None:
+        return {}
+    given = {name: value for name, value in vars(tls).items() if value is not None}
+    return {"tls": {name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in given.items()}}
 
 
 def _document(value: Any, code: str) -> bytes:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import pickle
 import struct
+import subprocess
 import tempfile
 import threading
 import unittest
@@ -288,11 +289,22 @@ class ErrorsTest(unittest.TestCase):
             (publisher, {"chunk_bytes": 0}, "chunk_bytes"),
             (publisher, {"staging_bytes": 2**63}, "staging_bytes"),
             (publisher, {"timeouts": core.Timeouts(join=0)}, "timeouts.join"),
+            (publisher, {"timeouts": core.Timeouts(rejoin=-1)}, "timeouts.rejoin"),
+            (publisher, {"devices": ["lo"]}, "ucx"),  # the transport is host
+            (publisher, {"devices": [1], "transport": "ucx"}, "devices"),
+            (publisher, {"devices": ["lo,lo"], "transport": "ucx"}, "lo,lo"),
+            (publisher, {"tls": core.ClientTls("ca", server_name=3)}, "server_name"),  # type: ignore[arg-type]
+            (publisher, {"trust_network": "yes"}, "trust_network"),
+            (receiver, {"workers": 0}, "workers"),
             (receiver, {"shadow": "device"}, "shadow"),
             (receiver, {"transfer_timeout": -1}, "transfer_timeout"),
             (receiver, {"carried": {"poisoned": False}}, "carried.committed_generation"),
             (receiver, {"carried": {**carried, "unheard": 1}}, "carried.unheard"),
-            (coordinator, {"workers": []}, "workers"),
+            (coordinator, {"workers": ["2"]}, "workers"),
+            (coordinator, {"policy": "best"}, "policy"),
+            (coordinator, {"tls": core.ServerTls("", "")}, "certificate"),
+            (coordinator, {"trust_network": 1}, "trust_network"),
+            (coordinator, {"listen": "0.0.0.0:0"}, "TLS"),
             (coordinator, {"workers": [0]}, "workers"),
             (coordinator, {"incarnation": ""}, "incarnation"),
             (coordinator, {"listen": "nowhere"}, "listen"),
@@ -320,6 +332,100 @@ class ErrorsTest(unittest.TestCase):
             self.assertIs(type(again), errors.StateError)
             self.assertEqual(again.to_json(), error.to_json())
             self.assertEqual(str(again), "poisoned: half written")
+
+
+class MembershipTest(unittest.TestCase):
+    def test_an_engine_that_comes_late_takes_the_newest_generation(self) -> None:
+        job = Job(workers=[])
+        self.addCleanup(job.close)
+        self.assertEqual(job.coordinator.status()["phase"], "ready")
+        for generation in (1, 2, 3):  # nobody holds the snapshots
+            job.publish(generation)
+        with self.assertRaises(errors.DeadlineError):
+            job.publishers[0].await_commit(3, 0)  # there is no engine yet
+        with self.assertRaises(errors.InputError) as caught:
+            job.receiver(job.live[0], "host")
+        self.assertIn("how many workers", caught.exception.message)
+        job.receivers = together(*(lambda w=w: job.receiver(w, "host", workers=2) for w in job.live))
+        self.assertEqual(job.stage(), 3)
+        job.commit(3)
+        for live in job.live:
+            self.assertEqual(live.content(), live.expected(3))
+        for publisher in job.publishers:
+            publisher.await_commit(3, 30)
+        status = job.coordinator.status()
+        self.assertEqual((status["epoch"], status["engine_committed"]), (2, [3]))
+
+    def test_a_lost_publisher_is_waited_for(self) -> None:
+        job = Job(timeouts=core.Timeouts(rejoin=600))
+        self.addCleanup(job.close)
+        job.publish(1)
+        job.commit(job.stage())
+        job.publishers[1]._handle.close()  # as a process that dies
+        while job.coordinator.status()["phase"] != "suspended":
+            pass
+        self.assertIn("publisher rank 1", job.coordinator.status()["waiting_for"])
+        job.receivers[0].status()
+        job.publishers[1] = job.publisher(job.sources[1])
+        job.publish(2)
+        self.assertEqual(job.stage(), 2)
+        job.commit(2)
+        for live in job.live:
+            self.assertEqual(live.content(), live.expected(2))
+
+    def test_without_a_wait_its_loss_is_the_end(self) -> None:
+        job = Job()
+        self.addCleanup(job.close)
+        job.publishers[1]._handle.close()
+        with self.assertRaises(errors.PeerError) as caught:
+            job.receivers[0].next_generation(30)
+        self.assertIn("publisher rank 1", caught.exception.message)
+        self.assertEqual(job.receivers[0].serving, 0)
+
+    def test_a_policy_and_messages(self) -> None:
+        """Every tensor is named so that hybrid broadcasts none: what arrives is the same over ucx."""
+        try:
+            job = Job(policy="hybrid", transport="ucx", devices=["lo"])
+        except errors.InternalError as error:
+            self.skipTest(str(error))  # no libucp
+        self.addCleanup(job.close)
+        job.publish(1)
+        job.commit(job.stage())
+        for live in job.live:
+            self.assertEqual(live.content(), live.expected(1))
+
+
+class TlsTest(unittest.TestCase):
+    def test_a_job(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        names = {name: f"{folder.name}/{name}" for name in ("ca.crt", "ca.key", "other.crt", "own.crt", "own.key")}
+        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"]
+
+        def openssl(subject: str, certificate: str, key: str, *more: str) -> None:
+            words = [*make, "-subj", f"/CN={subject}", "-out", names[certificate], "-keyout", names[key], *more]
+            subprocess.run(words, check=True, capture_output=True)
+
+        openssl("other", "other.crt", "ca.key")
+        openssl("ca", "ca.crt", "ca.key")
+        signed = ("-CA", names["ca.crt"], "-CAkey", names["ca.key"], "-addext", "basicConstraints=critical,CA:FALSE")
+        openssl("job", "own.crt", "own.key", "-addext", "subjectAltName=DNS:the-trainer", *signed)
+        own = {"certificate": names["own.crt"], "key": Path(names["own.key"])}
+        member = core.ClientTls(names["ca.crt"], **own, server_name="the-trainer")
+        job = Job(tls=member, coordinator_tls=core.ServerTls(**own, client_ca=names["ca.crt"]))
+        self.addCleanup(job.close)
+        job.publish(1)
+        job.commit(job.stage())
+        self.assertEqual(job.live[0].content(), job.live[0].expected(1))
+        for tls, code in (
+            (core.ClientTls(names["other.crt"], **own, server_name="the-trainer"), "unauthenticated"),
+            (core.ClientTls(names["ca.crt"], **own, server_name="another"), "unauthenticated"),
+            (core.ClientTls(names["ca.crt"], certificate=names["own.crt"]), "invalid_option"),
+            (core.ClientTls(f"{folder.name}/none"), "io"),
+        ):
+            with self.subTest(tls), self.assertRaises(errors.Error) as caught:
+                job.publisher(job.sources[0], tls=tls)
+            self.assertEqual(caught.exception.code, code)
 
 
 class LifetimeTest(unittest.TestCase):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headrace import core
@@ -118,29 +118,55 @@ def together(*calls: Callable[[], T]) -> list[T]:
 
 
 class Job:
-    """A coordinator, two publishers and one engine of two workers, joined in this process."""
+    """A coordinator, two publishers and one engine of two workers, joined in this process; without the engine where
+    the coordinator is told of none. `options` are all members'."""
 
-    def __init__(self, shadow: str = "host") -> None:
+    def __init__(
+        self,
+        shadow: str = "host",
+        *,
+        workers: Sequence[int] = (2,),
+        policy: Any = "auto",
+        timeouts: core.Timeouts = core.Timeouts(),
+        coordinator_tls: core.ServerTls | None = None,
+        **options: Any,
+    ) -> None:
+        self._options = {"timeouts": timeouts, **options}
         self.coordinator = core.Coordinator(
-            job="job", publishers=2, workers=[2], token=TOKEN, incarnation="first"
+            job="job",
+            publishers=2,
+            workers=workers,
+            token=TOKEN,
+            incarnation="first",
+            policy=policy,
+            tls=coordinator_tls,
+            timeouts=timeouts,
         )
         self.sources = [Source(rank) for rank in range(2)]
         self.live = [Live(worker) for worker in range(2)]
         joins: list[Callable[[], Any]] = [lambda s=s: self.publisher(s) for s in self.sources]
-        joins += [lambda w=w: self.receiver(w, shadow) for w in self.live]
-        members = together(*joins)
+        if workers:
+            joins += [lambda w=w: self.receiver(w, shadow) for w in self.live]
+        try:
+            members = together(*joins)
+        except BaseException:
+            self.coordinator.stop()
+            raise
         self.publishers: list[core.Publisher] = members[:2]
         self.receivers: list[core.Receiver] = members[2:]
 
     def publisher(self, source: Source, **options: Any) -> core.Publisher:
-        where = {"coordinator": self.coordinator.address, "token": TOKEN, "job": "job", **options}
-        return core.Publisher(source_part(source.rank), source.memory, rank=source.rank, **where)
+        return core.Publisher(source_part(source.rank), source.memory, rank=source.rank, **self._where(options))
 
     def receiver(self, live: Live, shadow: Any, **options: Any) -> core.Receiver:
-        where = {"coordinator": self.coordinator.address, "token": TOKEN, "job": "job", **options}
+        where = self._where(options)
         return core.Receiver(
             destination_part(live.worker), live.memory, engine=0, worker=live.worker, shadow=shadow, **where
         )
+
+    def _where(self, options: dict[str, Any]) -> dict[str, Any]:
+        where = {"coordinator": self.coordinator.address, "token": TOKEN, "job": "job"}
+        return {**where, **self._options, **options}
 
     def publish(self, generation: int) -> None:
         for source in self.sources:

@@ -34,10 +34,11 @@ SHADOWS = ("host", "off")
 
 
 class Driver:
-    """Steers `engines` (addresses of vLLM servers, or Engine objects); engine i of the job is engines[i].
+    """Steers `engines` (addresses of vLLM servers, or Engine objects).
 
-    job, token, coordinator: where the engines join; needed by init() alone. options: "shadow" ("host" or "off",
-    required) and what else the engines' init info takes. pause_mode: what becomes of running requests. deadline:
+    job, token, coordinator: where the engines join; needed to join them alone. options: "shadow" ("host" or "off",
+    required), "engine" (the number in the job of the first of `engines`, the others follow it; 0) and what else the
+    engines' init info takes. pause_mode: what becomes of running requests. deadline:
     seconds for each init and each swap. Thread rules: one call at a time.
     """
 
@@ -65,6 +66,9 @@ class Driver:
         self.engines: list[Engine] = [HttpEngine(e, timeout=deadline) if isinstance(e, str) else e for e in engines]
         self._info = {"job": job, "token": token, "coordinator": coordinator}
         self._options = dict(options)
+        self._first = self._options.pop("engine", 0)
+        if type(self._first) is not int or self._first < 0:
+            raise InputError("invalid_option", f'options["engine"] is {self._first!r}; it must be an int from 0 on')
         self._pause_mode = pause_mode
         self._deadline = deadline
         self._progress = progress
@@ -75,27 +79,19 @@ class Driver:
         return describe(self.engines)
 
     def init(self) -> None:
-        """Joins every engine to the job, all at once. Blocks until all members have joined, the publishers too.
+        """Joins every engine to the job, all at once. Blocks until they have joined: until all publishers and all
+        engines that the coordinator waits for are there, or in a job that runs, until its next epoch.
 
         Raises as soon as one engine fails. The others may be joining still: they wait for it until the caller stops the
         coordinator.
         """
-        missing = [name for name, value in self._info.items() if not value]
-        if missing:
-            raise InputError("invalid_option", f"the driver was made without {', '.join(missing)}, which init needs")
-        info = self._info | self._options
-
-        def join(index: int) -> None:
-            with about(index, self.engines[index]):
-                self.engines[index].init(info | {"engine": index})
-                workers = self.engines[index].status()
-                self._errors[index] = [worker.get("error") for worker in workers]
-
+        self._check_job()
         outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def told(index: int) -> None:
             try:
-                join(index)
+                with about(self._first + index, self.engines[index]):
+                    self._join(index)
             except BaseException as error:
                 outcomes.put(error)
             else:
@@ -109,11 +105,22 @@ class Driver:
             if error is not None:
                 raise error
 
-    def swap(self, generation: int) -> dict[str, Any]:
+    def _check_job(self) -> None:
+        missing = [name for name, value in self._info.items() if not value]
+        if missing:
+            message = f"the driver was made without {', '.join(missing)}, which joining needs"
+            raise InputError("invalid_option", message)
+
+    def _join(self, index: int) -> None:
+        self.engines[index].init(self._info | self._options | {"engine": self._first + index})
+        self._errors[index] = [worker.get("error") for worker in self.engines[index].status()]
+
+    def swap(self, generation: int, rejoin: bool = False) -> dict[str, Any]:
         """Swaps a published generation into all engines, concurrently.
 
-        Returns {"generation", "engines": [...]}, for each engine
-            "engine", "name", "outcome" ("swapped", "failed"),
+        rejoin: joins an engine first that has a worker in no job, since it was lost or has started again; for jobs that
+        go on without it. Returns {"generation", "engines": [...]}, for each engine
+            "engine" (its number in the job), "name", "outcome" ("swapped", "failed"),
             "state" ("serving", "paused", "untouched"; "unknown": no answer to the resume),
             "seconds" of each step ("staged": the wait for all votes; "paused": from the pause to the resume),
             "workers" (each worker's last stats), "error" (None, or an error's JSON), "notes" (what was mended).
@@ -122,9 +129,11 @@ class Driver:
         """
         if generation < 1:
             raise InputError("invalid_option", f"generation is {generation}; generations count from 1")
+        if rejoin:
+            self._check_job()
         swaps = [
             EngineSwap(
-                index,
+                self._first + index,
                 engine,
                 generation,
                 self._options["shadow"],
@@ -133,6 +142,7 @@ class Driver:
                 self._progress,
                 self._info["job"],
                 self._errors[index],
+                (lambda i=index: self._join(i)) if rejoin else None,
             )
             for index, engine in enumerate(self.engines)
         ]
@@ -147,7 +157,7 @@ class Driver:
         """Has every engine leave the job, before the publishers do. Returns why an engine could not, for each."""
 
         def leave(index: int) -> None:
-            with about(index, self.engines[index]):
+            with about(self._first + index, self.engines[index]):
                 self.engines[index].shutdown()
 
         return _on_each(leave, len(self.engines))[1]

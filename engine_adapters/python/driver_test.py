@@ -305,6 +305,65 @@ class FailureTest(unittest.TestCase):
 
 
 class InitTest(unittest.TestCase):
+    def test_engines_of_a_job_that_has_others(self) -> None:
+        engines = [FakeEngine("a"), FakeEngine("b")]
+        driver = Driver(
+            list(engines), job="j", token="t", coordinator="c:1", options={"shadow": "host", "engine": 3}, deadline=5.0
+        )
+        driver.init()
+        self.assertEqual([engine.info["engine"] for engine in engines], [3, 4])
+        engines[1].faults["init"] = ["before"]
+        with self.assertRaises(InternalError) as raised:
+            driver.init()
+        self.assertIn("engine 4 (b)", raised.exception.message)
+        publish(1, *engines)
+        self.assertEqual([found["engine"] for found in driver.swap(1)["engines"]], [3, 4])
+        for wrong in (-1, "0", True):
+            with self.subTest(wrong), self.assertRaises(InputError):
+                Driver(list(engines), options={"shadow": "host", "engine": wrong})
+
+    def test_an_engine_that_was_lost_joins_again(self) -> None:
+        for shadow in SHADOWS:
+            with self.subTest(shadow=shadow):
+                engines = [FakeEngine("a", shadow=shadow), FakeEngine("b", shadow=shadow)]
+                driver = driver_of(*engines)
+                driver.init()
+                publish(1, *engines)
+                driver.swap(1, rejoin=True)
+                lost = PeerError("peer_lost", "engine 1 worker 0 fell silent").to_json()
+                for worker in engines[1].workers:
+                    worker |= {"joined": False, "error": lost}
+
+                def joined(engine: FakeEngine) -> None:
+                    for worker in engine.workers:
+                        worker |= {"joined": True, "error": None, "inherited": True}
+
+                publish(2, *engines)
+                with self.assertRaises(PeerError):
+                    driver_of(engines[1]).swap(2)  # it was not told to
+                engines[1].faults["init"] = [joined]
+                report = driver.swap(2, rejoin=True)
+                self.assertEqual([engine.calls.count("init") for engine in engines], [1, 2])
+                self.assertEqual(report["engines"][0]["notes"], [])
+                (note,) = report["engines"][1]["notes"]
+                self.assertIn("joined the job again", note)
+                self.assertIn("engine 1 worker 0 fell silent", note)
+                self.assertEqual([w["serving"] for engine in engines for w in engine.workers], [2] * 4)
+
+    def test_an_engine_that_cannot_join_again_hurts_no_other(self) -> None:
+        engines = [FakeEngine("a"), FakeEngine("b")]
+        driver = driver_of(*engines)
+        publish(1, *engines)
+        engines[0].workers[1]["joined"] = False
+        engines[0].faults["init"] = ["before"]
+        with self.assertRaises(InternalError) as raised:
+            driver.swap(1, rejoin=True)
+        self.assertEqual(raised.exception.message.count("engine 0 (a)"), 1)
+        self.assertEqual(engines[1].workers[0]["serving"], 1)
+        self.assertFalse(engines[0].paused)
+        with self.assertRaises(InputError):
+            Driver([engines[0]], options={"shadow": "host"}).swap(2, rejoin=True)
+
     def test_each_engine_gets_its_index(self) -> None:
         engines = [FakeEngine("a"), FakeEngine("b")]
         driver_of(*engines).init()

@@ -38,14 +38,19 @@ def publish(
     generation: int | None = None,
     pause_mode: str = "keep",
     listen: str = "127.0.0.1:0",
+    tls: core.ClientTls | None = None,
+    coordinator_tls: core.ServerTls | None = None,
+    trust_network: bool = False,
     timeout: float = 600.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Swaps the weights in `directory` into all `engines` and returns Driver.swap's report with "publisher" (stats).
 
     shadow: None: what all engines are configured with. generation: None: one more than the largest that is served.
-    listen: where the coordinator listens; members on other hosts need an address that they reach. timeout: seconds for
-    joining, and again for the swap. The engines leave the job at the end.
+    listen: where the coordinator listens; members on other hosts need an address that they reach. Beyond loopback:
+    coordinator_tls, and tls for this process's own publisher (the engines are configured with theirs); or trust_network,
+    which the engines are told. timeout: seconds for joining, and again for the swap. The engines leave the job at the
+    end.
 
     Errors: InputError: `io` for the directory; `unwanted` and `uncovered` for tensors that only one side has, listed;
     `shape_mismatch`, `dtype_mismatch`; `invalid_option`. Those of Driver.init and Driver.swap.
@@ -72,15 +77,19 @@ def publish(
             workers=described["workers"],
             incarnation=secrets.token_hex(8),
             listen=listen,
+            tls=coordinator_tls,
+            trust_network=trust_network,
             timeouts=timeouts,
         ) as coordinator:
             # While a server joins it answers nothing; what it joins is here already.
-            limits = {"join_timeout": min(timeout, _JOIN_S), "transfer_timeout": timeout, "commit_timeout": timeout}
+            more = {"join_timeout": min(timeout, _JOIN_S), "transfer_timeout": timeout, "commit_timeout": timeout}
+            if trust_network:
+                more["trust_network"] = True
             driver = Driver(
                 engines,
                 **job,
                 coordinator=coordinator.address,
-                options={"shadow": shadow, "transport": transport, **limits},
+                options={"shadow": shadow, "transport": transport, **more},
                 pause_mode=pause_mode,
                 deadline=timeout,
                 progress=progress,
@@ -95,6 +104,8 @@ def publish(
                     coordinator=coordinator.address,
                     rank=0,
                     transport=transport,
+                    tls=tls,
+                    trust_network=trust_network,
                     connect_timeout=timeout,
                     timeouts=timeouts,
                 ),

@@ -34,9 +34,11 @@ class EngineSwap:
         progress: Progress | None,
         job: str | None,
         errors_before: list[Any] | None,
+        join: Callable[[], None] | None = None,
     ) -> None:
-        """job: whose generation it is; None: of the job that the engine is in. errors_before: what the workers' last errors were before the generation
-        was published; None: not known, the first status tells."""
+        """job: whose generation it is; None: of the job that the engine is in. errors_before: what the workers' last
+        errors were before the generation was published; None: not known, the first status tells. join: joins the engine
+        to the job; called first where a worker is in none."""
         self._index = index
         self._engine = engine
         self._generation = generation
@@ -46,6 +48,7 @@ class EngineSwap:
         self._end = time.monotonic() + deadline_s
         self._progress = progress
         self._job = job
+        self._join = join
         self._session = False  # the host may have an update session open
         self._errors_before = errors_before
         self.errors: list[Any] | None = errors_before  # the workers' last errors as they were last seen
@@ -74,6 +77,9 @@ class EngineSwap:
         if self._errors_before is None:
             self._errors_before = self.errors
         committed = self._serve(before)
+        if not committed and self._join is not None and not all(worker["joined"] for worker in before):
+            before = self._join_again(before)
+            committed = self._serve(before)
         if not committed:
             self._check_joined(before)
         if not committed and self._shadow != "off":
@@ -101,6 +107,16 @@ class EngineSwap:
                 raise self._settle(error) from error
             with self._timed("resume"):
                 self._resume("")
+
+    def _join_again(self, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A worker was lost, or the engine was started again. Returns its workers' status afterwards."""
+        lost = self._worker_error(workers)
+        with self._timed("join"):
+            self._join()
+        self.report["notes"].append(f"it joined the job again ({lost or 'it was in none'})")
+        workers = self._status()
+        self._errors_before = self.errors
+        return workers
 
     def _await_staged(self) -> None:
         """Until every worker of the engine has voted for the generation, which then lies in all shadows."""

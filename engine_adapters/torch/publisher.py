@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from headrace import core
 from headrace.engines import Engine
 from headrace.errors import InputError, StateError
 from headrace.torch.group import Group
@@ -35,11 +36,14 @@ class Publisher:
     failure of one rank or engine raises on all of them. Thread rules: one thread per rank. No weight may change while
     publish() runs; before and after it, optimizers may write as they like.
 
-    A session ends when a member of it is lost: a trainer rank, an engine worker. Then, after a swap that failed, and
-    when a tensor has moved in memory or is cut in another way than before (by `model.to()` or
-    `load_state_dict(assign=True)`), the next publish() makes a new session by itself: engines are asked anew what they
-    read, all join again, and a poisoned engine is healed by that generation. wait()'s report says so in "joined", and a
-    warning is logged. Tensors that move at every step make every publish() join: correct, but slow.
+    An engine that loses a worker leaves the others alone. It joins again, healed by that generation, when the next one
+    is swapped in; its "notes" in wait()'s report say so.
+
+    A session ends when a trainer rank is lost. Then, after a swap that failed, and when a tensor has moved in memory or
+    is cut in another way than before (by `model.to()` or `load_state_dict(assign=True)`), the next publish() makes a
+    new session by itself: engines are asked anew what they read, all join again, and a poisoned engine is healed by that
+    generation. wait()'s report says so in "joined", and a warning is logged. Tensors that move at every step make every
+    publish() join: correct, but slow.
     """
 
     def __init__(
@@ -57,6 +61,11 @@ class Publisher:
         timeout: float = 600.0,
         join_timeout: float = 120.0,
         commit_timeout: float = 600.0,
+        rejoin: float = 0.0,
+        policy: str = "auto",
+        tls: core.ClientTls | None = None,
+        coordinator_tls: core.ServerTls | None = None,
+        trust_network: bool = False,
         engine_options: Mapping[str, Any] | None = None,
         publisher_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -70,12 +79,18 @@ class Publisher:
         group: the trainer's ranks; None: the default group, or this process alone when there is none.
         pause_mode: what becomes of running requests: "keep", "wait" or "abort".
         job: its name; None: a random one.
-        listen: where rank 0's coordinator listens, HOST:PORT that all members reach. Port 0: any free one.
+        listen: where rank 0's coordinator listens, HOST:PORT that all members reach. Port 0: any free one. Beyond
+          loopback it needs coordinator_tls and tls, or trust_network.
         timeout: seconds for each answer of an engine, each publish() and each swap.
         join_timeout: seconds for all members to come, and again for all to agree on the plan.
         commit_timeout: seconds from an engine's decision to its commit: the driver pauses the engine in between. With
           pause_mode "wait" that takes as long as the longest request.
-        engine_options: more of the engines' init info. publisher_options: chunk_bytes, staging_bytes.
+        rejoin: seconds for which the job waits for a member that was cut off (core.Timeouts); 0: not at all.
+        policy: "auto" or "hybrid", see core.Coordinator.
+        coordinator_tls: rank 0's PEM files. tls: those of each rank as a member; the engines' are their own, given by
+          their operators or in engine_options ("tls", as in docs/vllm.md).
+        trust_network: the token may cross the network without TLS, on all ranks and to all engines.
+        engine_options: more of the engines' init info. publisher_options: chunk_bytes, staging_bytes, devices.
         Errors: InputError `unwanted` for a tensor that no engine reads and that is no second name of one that is read;
         `uncovered` for one that engines read and the trainer lacks; `shape_mismatch`; others of the plan
         (docs/manifest.md); PeerError when an engine or a rank is not there.
@@ -93,6 +108,11 @@ class Publisher:
             timeout=timeout,
             join_timeout=join_timeout,
             commit_timeout=commit_timeout,
+            rejoin=rejoin,
+            policy=policy,
+            tls=tls,
+            coordinator_tls=coordinator_tls,
+            trust_network=trust_network,
             engine_options=dict(engine_options or {}),
             publisher_options=dict(publisher_options or {}),
         )

@@ -206,15 +206,18 @@ class PublisherTest(unittest.TestCase):
             publisher.publish(1, wait=True)
             if engine:
                 engine.lose_worker()
-                while publisher._session.ended() is None:  # the news is on its way
+                while any(worker["joined"] for worker in engine.status()):  # the news is on its way
                     pass
             dist.barrier()
             _train(model)
             fulls = _fulls(model)
             report = publisher.publish(2, wait=True)
-            assert "the test lost this worker" in report["joined"], report
+            assert report["joined"] is None, report
+            (note,) = report["engines"][0]["notes"]
+            assert "joined the job again" in note and "the test lost this worker" in note, note
             if engine:
                 engine.check(fulls)
+                assert engine.inits == 2, engine.inits
             publisher.close()
             if engine:
                 engine.close()

@@ -1,6 +1,7 @@
 """One session of a trainer's publisher: its coordinator, its members, and the thread in which engines are swapped.
 
-A session ends for all members when one of them is lost; a publisher then makes another one (publisher.py).
+A session ends for the trainer's ranks when one of them is lost; a publisher then makes another one (publisher.py). An
+engine that is lost ends its own part alone, and joins again at the next swap.
 """
 
 import contextlib
@@ -38,6 +39,11 @@ class SessionOptions:
     timeout: float
     join_timeout: float
     commit_timeout: float
+    rejoin: float
+    policy: str
+    tls: core.ClientTls | None
+    coordinator_tls: core.ServerTls | None
+    trust_network: bool
     engine_options: Mapping[str, Any]
     publisher_options: Mapping[str, Any]
 
@@ -71,6 +77,7 @@ class Session:
             "transport": options.transport,
             "join_timeout": options.join_timeout,
             "commit_timeout": options.commit_timeout,
+            **({"trust_network": True} if options.trust_network else {}),
             **options.engine_options,
         }
         asked = Driver(options.engines, options=engine_options, deadline=options.timeout).describe()
@@ -81,6 +88,9 @@ class Session:
             token=token,
             incarnation=incarnation,
             listen=options.listen,
+            policy=options.policy,
+            tls=options.coordinator_tls,
+            trust_network=options.trust_network,
             timeouts=_timeouts(options),
         )
         self._driver = Driver(
@@ -112,6 +122,8 @@ class Session:
                 rank=self._group.rank,
                 incarnation=meeting["incarnation"],
                 transport=options.transport,
+                tls=options.tls,
+                trust_network=options.trust_network,
                 connect_timeout=options.join_timeout,
                 timeouts=_timeouts(options),
                 **options.publisher_options,
@@ -146,8 +158,12 @@ class Session:
         return {"rank": self._group.rank, **self._publisher.stats}
 
     def swap(self, generation: int) -> "Future[dict[str, Any]] | None":
-        """Rank 0: has the engines take `generation`, after those of before, in a thread. None on other ranks."""
-        return self._swaps.submit(self._driver.swap, generation) if self._driver else None
+        """Rank 0: has the engines take `generation`, after those of before, in a thread; those that were lost join again
+        first. None on other ranks."""
+        return self._swaps.submit(self._swap, generation) if self._driver else None
+
+    def _swap(self, generation: int) -> dict[str, Any]:
+        return self._driver.swap(generation, rejoin=self.ended() is None)
 
     def close(self) -> None:
         """All ranks: leaves in order, after the last swap: the engines, which free their shadows and mappings, the
@@ -180,7 +196,12 @@ class Session:
 
 
 def _timeouts(options: SessionOptions) -> core.Timeouts:
-    return core.Timeouts(join=options.join_timeout, plan=options.join_timeout, commit=options.commit_timeout)
+    return core.Timeouts(
+        join=options.join_timeout,
+        plan=options.join_timeout,
+        commit=options.commit_timeout,
+        rejoin=options.rejoin,
+    )
 
 
 def _offer(group: Group, tensors: Mapping[str, torch.Tensor], wanted: Wanted, names: Names | None) -> Sources:
