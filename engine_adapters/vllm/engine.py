@@ -120,8 +120,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Makes the generation live on this worker and returns when all workers of the engine hold it.
 
-        An error before the first live byte leaves what is served. A later one ends the session for all its members
-        and leaves this worker poisoned.
+        An error before the first live byte leaves what is served. A later one leaves this worker poisoned.
         """
         with self._remembering_errors():
             session, generation = self._joined(), update_info.generation
@@ -220,7 +219,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
         return self._layout
 
     def _join(self, layout: Any, options: Options) -> Receiving:
-        sizes = {n: v for n in ("chunk_bytes", "staging_bytes") if (v := getattr(options, n)) is not None}
+        given = {n: v for n in ("devices", "chunk_bytes", "staging_bytes") if (v := getattr(options, n)) is not None}
         receiver = core.Receiver(
             # Ranks are numbers of the whole job, in which engines do not know each other's sizes.
             layout.part(
@@ -232,15 +231,18 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             job=options.job,
             engine=options.engine,
             worker=self._worker,
+            workers=self.parallel_config.world_size_across_dp,
             shadow=options.shadow,
             transport=options.transport,
+            tls=core.ClientTls(**options.tls) if options.tls else None,
+            trust_network=options.trust_network,
             transfer_timeout=options.transfer_timeout,
             connect_timeout=options.join_timeout,
             carried=self._carried,
             timeouts=core.Timeouts(
                 join=options.join_timeout, plan=options.join_timeout, commit=options.commit_timeout
             ),
-            **sizes,
+            **given,
         )
         return Receiving(
             receiver,

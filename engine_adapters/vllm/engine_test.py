@@ -8,6 +8,7 @@ from unittest import mock
 
 from headrace.vllm import plugin, testing
 
+from headrace import core
 from headrace.errors import InputError, InternalError, PeerError, ResourceError, StateError
 from headrace.vllm.receiving_testing import FakeReceiver
 
@@ -76,6 +77,12 @@ class EngineTest(unittest.TestCase):
         self.assertEqual((options["engine"], options["worker"], options["shadow"]), (2, 0, "off"))
         self.assertEqual((options["chunk_bytes"], options["transfer_timeout"]), (4096, 20.0))
         self.assertNotIn("staging_bytes", options)
+        self.assertEqual((options["workers"], options["tls"], options["trust_network"]), (1, None, False))
+        self.assertNotIn("devices", options)
+        self.init(tls={"ca": "/ca.crt", "server_name": "trainer"}, devices=["eth0"], trust_network=True)
+        options = self.joins.pop()
+        self.assertEqual(options["tls"], core.ClientTls("/ca.crt", server_name="trainer"))
+        self.assertEqual((options["devices"], options["trust_network"]), (["eth0"], True))
         self.init(engine=3)
         ranks = [join["part"]["topology"]["destination"][0]["rank"] for join in self.joins]
         self.assertNotEqual(*ranks)

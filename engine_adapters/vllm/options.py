@@ -12,6 +12,9 @@ wrong types are refused, never ignored.
 | engine           | int, 0         | index of this engine in the job: all workers of one server share it |
 | shadow           | str, required  | "host": into a second set of buffers, while serving; "off": into the live ones |
 | transport        | str, "host"    | how bytes travel |
+| devices          | list, the core's | network devices of "ucx": ["eth0"] |
+| tls              | mapping, none  | PEM files of this machine: {"ca", "certificate", "key", "server_name"}, all but ca optional |
+| trust_network    | bool, false    | the token may cross a network without tls |
 | chunk_bytes      | int, core's    | size of a message of a two-sided transport; equal at all members |
 | staging_bytes    | int, core's    | cap on the chunks in flight |
 | loader_bytes     | int, no cap    | cap on memory for tensors that go through the engine's own loader |
@@ -41,6 +44,9 @@ class Options:
     engine: int = 0
     shadow: str | None = None
     transport: str = "host"
+    devices: list[str] | None = None
+    tls: dict[str, str] | None = None
+    trust_network: bool = False
     chunk_bytes: int | None = None
     staging_bytes: int | None = None
     loader_bytes: int | None = None
@@ -79,7 +85,26 @@ _SIZES = ("chunk_bytes", "staging_bytes", "loader_bytes")
 _TIMES = ("join_timeout", "transfer_timeout", "commit_timeout")
 
 
+_TLS = ("ca", "certificate", "key", "server_name")
+
+
 def _checked(name: str, value: Any) -> Any:
+    if name == "trust_network":
+        if not isinstance(value, bool):
+            raise _invalid(name, f"must be true or false, not {_name(value)}")
+        return value
+    if name == "devices":
+        if not isinstance(value, list) or not all(isinstance(device, str) and device for device in value):
+            raise _invalid(name, "must be a list of names of network devices")
+        return value
+    if name == "tls":
+        if not isinstance(value, Mapping) or not all(isinstance(file, str) and file for file in value.values()):
+            raise _invalid(name, "must be a mapping to names of files")
+        unknown = sorted(set(value) - set(_TLS), key=str)
+        if unknown or "ca" not in value:
+            wrong = f'has no "{unknown[0]}"' if unknown else 'lacks "ca"'
+            raise _invalid(name, f"{wrong}; there are: {', '.join(_TLS)}")
+        return dict(value)
     if name in _SIZES or name == "engine":
         least = 0 if name in ("engine", "loader_bytes") else 1
         if isinstance(value, bool) or not isinstance(value, int):

@@ -14,6 +14,11 @@ class OptionsTest(unittest.TestCase):
         merged = merge({"shadow": "off", "job": "b"}, given)
         self.assertEqual(merged, Options(shadow="off", job="b", transfer_timeout=7.0))
 
+    def test_the_network(self):
+        given = {"tls": {"ca": "/ca.crt", "server_name": "trainer"}, "devices": ["eth0", "eth1"], "trust_network": False}
+        merged = merge(given, {"headrace": {"trust_network": True, "tls": {"ca": "/other"}}})
+        self.assertEqual(merged, Options(**given))
+
     def test_nothing_given(self):
         for additional in (None, {}, {"headrace": {}}):
             self.assertEqual(merge({}, additional), Options())
@@ -32,6 +37,9 @@ class OptionsTest(unittest.TestCase):
             "shadow": ("device", "HOST", True, None),
             "chunk_bytes": (0, "1", 1.5),
             "loader_bytes": (-1,),
+            "trust_network": (1, "true", None),
+            "devices": ("eth0", [1], [""], None),
+            "tls": (True, "ca.crt", {}, {"ca": 1}, {"ca": ""}, {"key": "k"}, {"ca": "c", "cert": "c"}),
             "join_timeout": (0, -1, float("inf"), float("nan"), "5", True),
         }
         for name, values in wrong.items():

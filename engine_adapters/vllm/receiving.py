@@ -13,7 +13,8 @@ caller's thread.
 The native receiver wants its calls from one thread at a time. The turn is passed with the state: the thread has it
 while "waiting", the host's thread while "held" and "off".
 
-After an error that ends the session, every call raises that error. Nothing that is served changes by it.
+After an error that ends the session, every call raises that error. Nothing that is served changes by it. A member that
+is lost need not end it: where the job waits for it, or goes on without it, generations come again (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -134,12 +135,13 @@ class Receiving:
     def apply(self, generation: int) -> None:
         """Writes the staged `generation` to the live buffers. Then the host loads what goes through its own code: until
         the commit nobody asks for the live buffers, which it may take apart for that."""
-        self._tell(lambda: self._receiver.apply(generation))
+        self._tell(generation, lambda: self._receiver.apply(generation))
 
     def commit(self, generation: int) -> None:
-        """After apply(): returns when all workers of the engine hold `generation`; the thread takes the next one. An
-        error, here and in apply(), ends the session; `serving` says what it leaves."""
-        self._tell(lambda: self._receiver.commit(generation))
+        """After apply(): returns when all workers of the engine hold `generation`; the thread takes the next one. After
+        an error, here and in apply(), `serving` says what it leaves: it ended the session, or the engine lost a worker
+        for whom the job waits, and gave the generation up."""
+        self._tell(generation, lambda: self._receiver.commit(generation))
         with self._changed:
             self._staged, self._committed = None, generation
             if self._thread is not None:
@@ -168,13 +170,14 @@ class Receiving:
             logger.info("Headrace: the session was left without a farewell: %s", error)
         return self._receiver.carry()
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _tell(self, generation: int, call: Callable[[], None]) -> None:
         with self._changed:
             self._check_alive()
         try:
             call()
         except Error as error:
-            self._end(error)
+            if self._end_of_session() is None:
+                self._give_up(generation, error)
             raise
 
     def _obtain_in_place(self, generation: int, deadline: float) -> None:
@@ -196,7 +199,7 @@ class Receiving:
     def _stage(self, generation: int) -> None:
         """Raises what became of the generation; the session is ended where that was the end of it."""
         with self._changed:
-            self._staging, self._next = generation, None
+            self._staging, self._next, self._gave_up = generation, None, None
         gone: Error | None = None
         try:
             memory = self._restate()
@@ -212,10 +215,7 @@ class Receiving:
             if self._end_of_session() is not None:
                 self._end(error)
             else:
-                self._on_error(error)
-                with self._changed:
-                    self._gave_up = (generation, error)
-                    self._changed.notify_all()
+                self._give_up(generation, error)
             raise error from None
         with self._changed:
             self._staging, self._staged = None, generation
@@ -223,13 +223,23 @@ class Receiving:
                 self._state = "held"
             self._changed.notify_all()
 
+    def _give_up(self, generation: int, error: Error) -> None:
+        """The session goes on; the same generation may come again."""
+        self._on_error(error)
+        with self._changed:
+            self._staged, self._gave_up = None, (generation, error)
+            if self._thread is not None:
+                self._state = "waiting"
+            self._changed.notify_all()
+
     def _stream(self) -> None:
         try:
             while self._my_turn():
                 try:
                     generation = self._receiver.next_generation(_POLL)
-                except DeadlineError:
-                    if self._end_of_session() is not None:
+                except Error as error:
+                    # Who is lost may come back, for as long as the session stands. One that left does not.
+                    if error.code not in ("deadline", "peer_lost") or self._end_of_session() is not None:
                         raise
                     continue
                 try:

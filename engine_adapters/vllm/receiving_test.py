@@ -145,6 +145,42 @@ class ReceivingTest(unittest.TestCase):
             session.commit(1)
         self.assertEqual(session.serving, 0)
 
+    def test_a_lost_member_is_waited_for_while_the_session_stands(self):
+        session = self.session()
+        self.receiver.wait_errors = [_LOST, _LOST]
+        while self.receiver.wait_errors:
+            pass
+        self.receiver.announced.put(1)
+        session.obtain(1)
+        session.commit(1)
+        self.assertEqual((session.serving, self.errors), (1, []))
+        self.receiver.wait_errors = [PeerError("aborted", "publisher 0 left")]  # none can come any more
+        with self.assertRaises(PeerError):
+            session.obtain(2)
+        self.assertFalse(session.joined)
+
+    def test_a_commit_that_fails_in_a_session_that_stands(self):
+        for shadow in (True, False):
+            with self.subTest(shadow=shadow):
+                session = self.session(shadow)
+                self.receiver.survives = True
+                self.receiver.commit_errors[1] = PeerError("peer_lost", "engine 0 worker 1 fell silent")
+                self.receiver.announced.put(1)
+                session.obtain(1)
+                session.apply(1)
+                with self.assertRaises(PeerError):
+                    session.commit(1)
+                self.assertTrue(session.joined)
+                self.assertIsNone(session.serving)
+                self.assertEqual([error.code for error in self.errors], ["peer_lost"])
+                self.receiver.announced.put(1)  # the engine is whole again
+                while shadow and session.staged is None:
+                    pass
+                session.obtain(1)
+                session.apply(1)
+                session.commit(1)
+                self.assertEqual(session.serving, 1)
+
     def test_abandon_poisons_and_ends(self):
         for applied in (False, True):
             with self.subTest(applied=applied):

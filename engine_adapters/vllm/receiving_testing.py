@@ -17,7 +17,9 @@ class FakeReceiver:
         self.shadow = shadow
         self.announced: queue.Queue[int] = queue.Queue()
         self.stage_errors: dict[int, Error] = {}
-        self.commit_errors: dict[int, Error] = {}
+        self.commit_errors: dict[int, Error] = {}  # end the session, unless `survives`
+        self.survives = False
+        self.wait_errors: list[Error] = []  # of the next waits that end without a generation
         self.may_stage = threading.Event()  # cleared: stage() waits
         self.may_stage.set()
         self.memory: dict[str, Any] | None = None  # what stage() expects; None: whatever the first one gives
@@ -47,6 +49,8 @@ class FakeReceiver:
                 return self.announced.get(timeout=timeout)
             except queue.Empty:
                 self.status()
+                if self.wait_errors:
+                    raise self.wait_errors.pop(0) from None
                 raise DeadlineError("deadline", "nothing was announced") from None
 
     def stage(self, generation: int, memory: Any) -> None:
@@ -78,8 +82,9 @@ class FakeReceiver:
             self._staged = None
             if generation in self.commit_errors:
                 self._poisoned = True
-                self._ended = self.commit_errors[generation]
-                raise self._ended
+                error = self.commit_errors.pop(generation)
+                self._ended = None if self.survives else error
+                raise error
             self._served, self._poisoned = generation, False
 
     def abandon(self, error: Error) -> None:

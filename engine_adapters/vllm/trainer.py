@@ -45,7 +45,8 @@ class HeadraceTrainerInitInfo(TrainerInitInfo):
 
     world_size: the server's workers (TP * PP * DP). shadow: "host" or "off". dtype: what the server computes in, when
     that is not the parameters' own: they are converted while they are copied. listen: where rank 0's coordinator
-    listens, HOST:PORT that ranks and workers reach. group: the trainer's ranks; None: the default group, or this
+    listens, HOST:PORT that ranks and workers reach; beyond loopback it needs coordinator_tls and tls (the server has its
+    own, see docs/vllm.md), or trust_network. group: the trainer's ranks; None: the default group, or this
     process alone. timeout: seconds for each publish and update.
     """
 
@@ -57,6 +58,9 @@ class HeadraceTrainerInitInfo(TrainerInitInfo):
     listen: str = "127.0.0.1:0"
     group: dist.ProcessGroup | None = None
     timeout: float = 600.0
+    tls: core.ClientTls | None = None
+    coordinator_tls: core.ServerTls | None = None
+    trust_network: bool = False
 
 
 class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]):
@@ -167,6 +171,8 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
             workers=[self._info.world_size],
             incarnation=self._incarnation,
             listen=self._info.listen,
+            tls=self._info.coordinator_tls,
+            trust_network=self._info.trust_network,
         )
         return job | {"coordinator": self._coordinator.address}
 
@@ -183,6 +189,8 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
                 **meeting,
                 rank=self._group.rank,
                 transport=self._info.transport,
+                tls=self._info.tls,
+                trust_network=self._info.trust_network,
                 connect_timeout=_JOIN_S,
             )
 
@@ -191,6 +199,8 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
             return
         info = meeting | {"engine": 0, "shadow": self._info.shadow, "transport": self._info.transport}
         info |= {"transfer_timeout": self._info.timeout}
+        if self._info.trust_network:
+            info["trust_network"] = True
         self._publisher = join_both(
             lambda: _asked("init_weight_transfer_engine", lambda: self.client.init_weight_transfer_engine(info)),
             self._coordinator,
