@@ -207,9 +207,7 @@ class PublisherImpl final : public Publisher, private Member {
       const absl::Status idle = Wait(absl::InfiniteFuture(), "the end of a snapshot",
                                      [&] { return !publisher().writing() || session().epoch() != effect.epoch; });
       if (!idle.ok()) return;
-      for (int slot = 0; slot < kSnapshotSlots; ++slot) {
-        if (HoldsGeneration(slot)) (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
-      }
+      for (int slot = 0; slot < kSnapshotSlots; ++slot) SumAgain(**made, slot);
     }
     absl::StatusOr<std::vector<proto::Edge>> edges = std::vector<proto::Edge>();
     if (!made.ok()) edges = made.status();
@@ -227,9 +225,20 @@ class PublisherImpl final : public Publisher, private Member {
     });
   }
 
-  bool HoldsGeneration(int slot) {
-    std::lock_guard<std::mutex> lock(mutex());
-    return publisher().generation_in(slot) != 0;
+  // The sums of what a slot holds, for a new epoch. What was damaged since the last one's were made must not be summed
+  // anew: it is offered no more.
+  void SumAgain(const PublisherEpoch& epoch, int slot) {
+    std::shared_ptr<PublisherEpoch> last;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      if (publisher().generation_in(slot) == 0) return;
+      last = planned_;
+    }
+    if (last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot))) {
+      epoch.writer->SumAgain(slots_[slot]->bytes(), epoch.SumsOf(slot));
+      return;
+    }
+    (void)Step([&](int64_t, MemberActions*) { return publisher().DropSlot(slot); });
   }
 
   absl::StatusOr<std::shared_ptr<PublisherEpoch>> MakeEpoch(const PlanEffect& effect) {

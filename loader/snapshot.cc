@@ -175,6 +175,13 @@ void SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sum
   CloseSlot(slot, generation);
 }
 
+bool SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums) const {
+  return std::all_of(tiles_.begin(), tiles_.end(), [&](const Tile& tile) {
+    const uint64_t sum = kernels::Sum(Lower(tile.box, slot.data() + layout_.BufferOffset(tile.box), nullptr));
+    return std::memcmp(sums.data() + tile.sums[0], &sum, sizeof sum) == 0;
+  });
+}
+
 void SnapshotWriter::SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const {
   for (const Tile& tile : tiles_) {
     const uint64_t sum = kernels::Sum(Lower(tile.box, slot.data() + layout_.BufferOffset(tile.box), nullptr));

@@ -32,7 +32,9 @@ class SnapshotWriter {
   // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
   // Uses the calling thread alone.
   void Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation, uint64_t generation) const;
-  // The sums of a slot that was written for another plan.
+  // Whether the slot still holds what these sums were made of.
+  bool Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums) const;
+  // The sums of a slot that was written for another plan, and agrees with its sums.
   void SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const;
 
  private:

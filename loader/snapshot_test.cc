@@ -52,6 +52,15 @@ void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
     writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
     writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again));
     ASSERT_EQ(sums, again);
+    ASSERT_TRUE(writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums)));
+    const auto read = std::find_if(plan->copies.begin(), plan->copies.end(),
+                                   [&](const Copy& c) { return m.source[c.source].rank == rank; });
+    if (read != plan->copies.end()) {
+      std::byte& damaged = slot[writer.layout().BufferOffset(*read) + read->source_offset];
+      damaged ^= std::byte{16};
+      ASSERT_FALSE(writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums)));
+      damaged ^= std::byte{16};
+    }
     ASSERT_TRUE(CheckSlot(absl::MakeConstSpan(slot), 99, 7, "it").ok());
     std::set<int64_t> may_change;
     for (int64_t i = 0; i < 64; ++i) may_change.insert(i);

@@ -123,6 +123,12 @@ absl::Status PublisherSession::AbandonSlot(uint64_t generation) {
   return absl::OkStatus();
 }
 
+absl::Status PublisherSession::DropSlot(int slot) {
+  if (slots_[slot].writing) return Malformed(absl::StrCat("DropSlot(", slot, ") while it is being written"));
+  slots_[slot] = Slot{};
+  return absl::OkStatus();
+}
+
 int PublisherSession::busy_slots() const {
   return static_cast<int>(std::count_if(slots_.begin(), slots_.end(),
                                         [](const Slot& slot) { return slot.writing || !slot.leases.empty(); }));

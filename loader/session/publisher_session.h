@@ -35,6 +35,8 @@ class PublisherSession : public MemberSession {
   // The generation in a slot, 0: none, or it is being written. A plan is made while none is being written.
   uint64_t generation_in(int slot) const { return slots_[slot].writing ? 0 : slots_[slot].generation; }
   bool writing() const;
+  // The slot does not hold its generation any more: nothing of it is offered. kMalformed: it is being written.
+  absl::Status DropSlot(int slot);
 
   // Slots that are leased by somebody or being written. Before Leave, wait until it is zero.
   int busy_slots() const;

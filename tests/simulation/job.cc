@@ -173,6 +173,7 @@ void Job::StartCoordinator() {
   const size_t late = std::min<size_t>(options.late_engines, engines.size() - 1);
   for (size_t e = 0; e + late < engines.size(); ++e) c.workers.push_back(static_cast<int>(engines[e].workers.size()));
   c.timeouts = options.timeouts;
+  c.policy = std::string(PolicyName(options.hybrid ? Policy::kHybrid : Policy::kAuto));
   ++counters.coordinators;
   coordinator = std::make_unique<CoordinatorProcess>(this, c);
 }

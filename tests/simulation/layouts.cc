@@ -49,7 +49,10 @@ Manifest Split(Random& random, const SimulationOptions& o) {
   Manifest m;
   const Dtype dtypes[] = {Dtype::kBF16, Dtype::kF32, Dtype::kF16};
   for (int i = 0; i < o.tensors; ++i) {
-    TensorSpec t{absl::StrCat("t", i), {Uniform(random, 3, 24)}, dtypes[Uniform(random, 0, 2)]};
+    const bool broadcast = o.hybrid && i % 2 == 0;
+    TensorSpec t{absl::StrCat(broadcast ? "layers." : "t", i, broadcast ? ".self_attn.q_proj.weight" : ""),
+                 {Uniform(random, 3, 24)},
+                 dtypes[Uniform(random, 0, 2)]};
     if (Uniform(random, 0, 3) > 0) t.shape.push_back(Uniform(random, 1, 9));
     m.tensors.push_back(t);
   }

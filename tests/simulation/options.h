@@ -42,6 +42,7 @@ struct SimulationOptions {
   std::vector<int> workers{2};  // of each engine (kSplit)
   int late_engines = 0;         // the last ones, which the coordinator is not told of
   int hosts = 1;                // relays run within hosts
+  bool hybrid = false;          // the job's policy; half of the tensors are QKV weights then
   int tensors = 3;
   bool map = true;             // else two-sided
   std::vector<bool> in_place;  // of each engine; shadow where it is too short

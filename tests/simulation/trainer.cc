@@ -151,8 +151,13 @@ Task Trainer::Plan(PlanEffect effect) {
     co_await Wait("the end of a snapshot",
                   [&] { return over() || !publisher().writing() || session().epoch() != effect.epoch; });
     if (over()) co_return session().status();
-    for (int slot = 0; slot < kSnapshotSlots; ++slot)
-      if (publisher().generation_in(slot) != 0) (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
+    for (int slot = 0; slot < kSnapshotSlots; ++slot) {
+      if (publisher().generation_in(slot) == 0) continue;
+      if (planned_->writer->Agrees(slots_[slot]->bytes(), planned_->SumsOf(slot)))
+        (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
+      else
+        (void)publisher().DropSlot(slot);
+    }
   }
   absl::StatusOr<std::vector<proto::Edge>> edges = std::vector<proto::Edge>();
   if (!made.ok()) edges = made.status();
