@@ -1,6 +1,7 @@
 // Jobs whose members come, go and come back, without a restart of the others.
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -255,6 +256,19 @@ TEST(MembershipTest, AWorkerThatAppliedIsPoisonedUntilItsEngineIsWhole) {
   ASSERT_EQ(FirstError(job.Take(2)), absl::OkStatus());
   EXPECT_EQ(job.receiver(0).serving(), 2u);
   EXPECT_EQ(job.Difference(), "");
+}
+
+// What was committed was, also when its engine has left since and an epoch has begun without it.
+TEST(MembershipTest, WhatAnEngineCommittedCountsWhenItIsGone) {
+  Job job(Replicas(), {});
+  ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+  ASSERT_EQ(job.Round(1), absl::OkStatus());
+  for (size_t w : {0, 1}) ASSERT_EQ(job.receiver(w).Close(Soon()), absl::OkStatus());
+  ASSERT_EQ(job.publisher(0).Close(Soon()), absl::OkStatus());
+  while (job.coordinator().status().epoch < 2 || job.coordinator().status().phase != Coordinator::Phase::kReady) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(job.publisher(1).AwaitCommit(1, Soon()), absl::OkStatus());
 }
 
 TEST(MembershipTest, AnEngineThatMakesThePlanImpossibleIsSentAway) {

@@ -1,5 +1,6 @@
 #include "loader/publisher.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <optional>
@@ -98,11 +99,14 @@ class PublisherImpl final : public Publisher, private Member {
       aborted = absl::OkStatus();
       std::set<int> engines = engines_;
       for (const auto& [engine, why] : aborted_) engines.insert(engine);  // one that broke is in no epoch
-      bool any = false;
+      // What an engine committed counts, whether it is still there or not.
+      bool any = std::any_of(committed_.begin(), committed_.end(),
+                             [&](const auto& entry) { return entry.second >= generation; });
       for (int engine : engines) {
         const auto gave_up = aborted_.find(engine);
         const auto left = left_.find(engine);
-        if (committed_[engine] >= generation) {
+        const auto committed = committed_.find(engine);
+        if (committed != committed_.end() && committed->second >= generation) {
           any = true;
         } else if (gave_up != aborted_.end() && gave_up->second.first >= generation) {
           aborted = gave_up->second.second;
@@ -162,7 +166,8 @@ class PublisherImpl final : public Publisher, private Member {
       ready_ = planned_;
     } else if (const auto* suspended = std::get_if<SuspendedEffect>(&effect)) {
       for (int engine : engines_) {
-        if (committed_[engine] < publisher().last_published()) {
+        const auto committed = committed_.find(engine);
+        if (committed == committed_.end() || committed->second < publisher().last_published()) {
           aborted_[engine] = {publisher().last_published(), suspended->status};
         }
       }
