@@ -100,6 +100,12 @@ absl::Status WhyNoListen(const ListenAddress& where) {
   if (error == EACCES)
     return Error(ErrorCode::kInvalidOption,
                  absl::StrCat(what, "the port needs privileges; choose one from 1024 on, or 0 (any)"));
+  const bool link_local = where.address.ss_family == AF_INET6 &&
+                          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&where.address)->sin6_addr) &&
+                          reinterpret_cast<const sockaddr_in6*>(&where.address)->sin6_scope_id == 0;
+  if (link_local)
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat(what, "a link-local address needs its interface, as in \"", where.host, "%eth0\""));
   return Error(ErrorCode::kIo, absl::StrCat(what, std::strerror(error)));
 }
 
