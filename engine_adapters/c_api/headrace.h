@@ -44,7 +44,8 @@ extern "C" {
 /* Frees a text that a function returned or stored; NULL: nothing happens. */
 void hr_free(char* text);
 
-/* Validates, plans and proves a manifest. `figures`: what `headrace plan --json` prints, without "outcome". */
+/* Validates, plans (by the policy "auto") and proves a manifest. `figures`: those of `headrace plan --json`
+ * (docs/manifest.md), without lists. */
 char* hr_plan(const char* manifest, char** figures);
 
 /* ---- Coordinator ------------------------------------------------------------------------------------------------- */

@@ -34,8 +34,8 @@ from headrace.errors import DeadlineError, Error, InputError
 def plan(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Validates, plans and proves a manifest of both sides.
 
-    Returns the figures of `headrace plan --json`: "tensors", "copies", "needed_bytes", "wire_bytes", "reshard_bytes",
-    "broadcast_bytes", "direct_bytes", "loader_bytes", "zero_bytes", "sender_max_over_mean", "digest", "plan_seconds".
+    Returns the figures of `headrace plan --json` (docs/manifest.md) by the policy "auto": "tensors", "copies", "streams",
+    "needed_bytes", "wire_bytes", ..., "digest", "plan_seconds".
     Raises InputError with the manifest's codes: malformed, unknown_tensor, shape_mismatch, ..., uncovered, unwanted.
     """
     return _native.call_json("hr_plan", _document(manifest, "malformed"))
