@@ -75,8 +75,8 @@ TEST(AddressesTest, OneHostInManySpellingsIsOneJob) {
 }
 
 TEST(AddressesTest, WhereNothingCanListenTheHostIsNamed) {
-  for (const char* host :
-       {"2001:db8::7", "[2001:db8::7]", "203.0.113.7", "no-such-host.invalid", "fe80::1", "[fe80::1]"}) {
+  for (const char* host : {"fe80::1", "[fe80::1]", "2001:db8::7", "[2001:db8::7]", "203.0.113.7",
+                           "no-such-host.invalid", "fe80::1", "[fe80::1]"}) {
     ControlServerOptions server = At(host);
     server.port = 29500;
     server.trust_network = true;
