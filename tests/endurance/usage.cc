@@ -13,6 +13,12 @@
 namespace headrace::testing {
 namespace {
 
+std::string NameIn(const std::filesystem::path& task) {
+  std::string name;
+  std::getline(std::ifstream(task / "comm") >> std::ws, name);
+  return name;
+}
+
 bool IsShared(const std::string& what) {
   return absl::StrContains(what, "/memfd:") || absl::StrContains(what, "/SYSV") || absl::StrContains(what, "/dev/shm/");
 }
@@ -29,8 +35,9 @@ Usage UsageNow() {
     ++usage.descriptors;
     usage.memfds += absl::StrContains(target, "/memfd:") ? 1 : 0;
   }
+  const std::string own = NameIn("/proc/self");
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-    usage.threads += entry.is_directory() ? 1 : 0;
+    (NameIn(entry.path()) == own ? usage.threads : usage.named_threads) += 1;
   }
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) usage.segments += IsShared(line) ? 1 : 0;
@@ -41,8 +48,9 @@ Usage UsageNow() {
 }
 
 std::string ToString(const Usage& usage) {
-  return absl::StrCat(usage.descriptors, " descriptors, ", usage.threads, " threads, ", usage.segments,
-                      " shared segments, ", usage.memfds, " memfds, ", usage.resident_bytes >> 10, " KiB resident");
+  return absl::StrCat(usage.descriptors, " descriptors, ", usage.threads, " threads and ", usage.named_threads,
+                      " of gRPC's, ", usage.segments, " shared segments, ", usage.memfds, " memfds, ",
+                      usage.resident_bytes >> 10, " KiB resident");
 }
 
 }  // namespace headrace::testing

@@ -10,9 +10,10 @@ namespace headrace::testing {
 
 struct Usage {
   int64_t descriptors = 0;
-  int64_t threads = 0;
-  int64_t segments = 0;  // mappings of shared memory: memfds, System V segments, files of /dev/shm
-  int64_t memfds = 0;    // descriptors of memfds
+  int64_t threads = 0;        // that bear the process's name; gRPC names its own
+  int64_t named_threads = 0;  // all others
+  int64_t segments = 0;       // mappings of shared memory: memfds, System V segments, files of /dev/shm
+  int64_t memfds = 0;         // descriptors of memfds
   int64_t resident_bytes = 0;
 };
 
