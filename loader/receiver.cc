@@ -63,19 +63,22 @@ class ReceiverImpl final : public Receiver, private Member {
   }
 
   absl::StatusOr<uint64_t> NextGeneration(absl::Time deadline) override {
-    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
-      wait_ended_ = absl::OkStatus();
-      const int64_t until =
-          deadline == absl::InfiniteFuture()
-              ? kNoDeadline
-              : now + absl::ToInt64Nanoseconds(std::max(deadline - absl::Now(), absl::ZeroDuration()));
-      return receiver().ExpectGeneration(until, now, actions);
-    }));
-    HR_RETURN_IF_ERROR(
-        Wait(absl::InfiniteFuture(), "a generation", [&] { return !announced_.empty() || !wait_ended_.ok(); }));
-    std::lock_guard<std::mutex> lock(mutex());
-    if (announced_.empty()) return wait_ended_;
-    return announced_.front().generation;
+    while (true) {
+      HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
+        wait_ended_ = absl::OkStatus();
+        const int64_t until =
+            deadline == absl::InfiniteFuture()
+                ? kNoDeadline
+                : now + absl::ToInt64Nanoseconds(std::max(deadline - absl::Now(), absl::ZeroDuration()));
+        return receiver().ExpectGeneration(until, now, actions);
+      }));
+      HR_RETURN_IF_ERROR(
+          Wait(absl::InfiniteFuture(), "a generation", [&] { return !announced_.empty() || !receiver().expecting(); }));
+      std::lock_guard<std::mutex> lock(mutex());
+      if (!announced_.empty()) return announced_.front().generation;
+      if (!wait_ended_.ok()) return wait_ended_;
+      // One was announced and given up before this thread looked: the wait goes on, to the same deadline.
+    }
   }
 
   absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) override {
@@ -284,6 +287,7 @@ class ReceiverImpl final : public Receiver, private Member {
     const absl::Time deadline = absl::Now() + options_.job.connect_timeout;
     std::vector<IncomingEdge> edges;
     std::map<std::pair<std::string, std::string>, std::shared_ptr<const Mapping>> mappings;
+    std::map<std::string, PeerId> peers;
     epoch.publisher_of_edge.clear();
     for (const Edge& edge : epoch.plan.EdgesOf(self())) {
       const MemberKey publisher = MemberKey::Publisher(epoch.plan.PublisherOf(edge.source_rank));
@@ -298,6 +302,7 @@ class ReceiverImpl final : public Receiver, private Member {
       incoming.sums_layout = std::make_shared<SumsLayout>(epoch.plan.plan(), edge.source_rank);
       if (transport_->capabilities().map) {
         HR_ASSIGN_OR_RETURN(PeerId peer, transport_->Connect(incoming.address, deadline));
+        peers[incoming.address] = peer;
         const std::vector<std::string>& keys = region_keys.at(publisher.rank);
         for (size_t i = 0; i < keys.size(); ++i) {
           const bool is_sums = i + 1 == keys.size();
@@ -324,6 +329,10 @@ class ReceiverImpl final : public Receiver, private Member {
       edges.push_back(std::move(incoming));
     }
     mappings_ = std::move(mappings);
+    for (const auto& [address, peer] : peers_) {
+      if (!peers.contains(address)) transport_->Disconnect(peer);
+    }
+    peers_ = std::move(peers);
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
     HR_ASSIGN_OR_RETURN(epoch.executor,
                         Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
@@ -481,6 +490,7 @@ class ReceiverImpl final : public Receiver, private Member {
   std::map<std::string, std::byte*> shadow_of_;  // by buffer
   // Of the thread that stages: the newest epoch's, by address and key.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<const Mapping>> mappings_;
+  std::map<std::string, PeerId> peers_;  // transports that map: by address, the newest epoch's
 
   // Under the lock.
   std::shared_ptr<ReceiverEpoch> planned_;    // the newest epoch that was planned

@@ -67,6 +67,8 @@ class ReceiverSession : public MemberSession {
   void Poison(const absl::Status& status, int64_t now_ns, MemberActions* actions);
 
   State state() const;
+  // ExpectGeneration's wait goes on: no generation was announced since, and it did not end.
+  bool expecting() const { return expecting_; }
   // The epoch is not ready, or has not announced its newest generation yet, or a peer still lacks the one that this
   // worker serves: the next one cannot be begun yet.
   bool between_epochs() const { return phase() != Phase::kReady || announcement_due_ || served_vote_ != 0; }
