@@ -233,8 +233,8 @@ TEST(Streams, PoliciesHaveNames) {
   EXPECT_FALSE(ParsePolicy("Auto").ok());
 }
 
-// What destination hosts want from elsewhere, element by element: distinct (host, engine, tensor, element) that no source
-// of the host offers; in bits.
+// What destination hosts want from elsewhere, element by element: distinct (host, engine, tensor, element) that no
+// source of the host offers; in bits.
 double DistinctHostBits(const Manifest& m) {
   auto place = [](const std::vector<Placement>& side, int64_t rank) {
     for (const Placement& p : side) {

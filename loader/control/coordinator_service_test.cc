@@ -110,7 +110,8 @@ class Member {
   }
   void Plan(const std::vector<proto::Edge>& edges) {
     Await<PlanEffect>();
-    EXPECT_TRUE(Call([&](MemberActions* a) { return session->Planned(session->epoch(), edges, SteadyNowNs(), a); }).ok());
+    EXPECT_TRUE(
+        Call([&](MemberActions* a) { return session->Planned(session->epoch(), edges, SteadyNowNs(), a); }).ok());
   }
 
   std::unique_ptr<Session> session;
