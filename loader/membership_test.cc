@@ -149,6 +149,7 @@ TEST(MembershipTest, AnEngineThatDiesHurtsNoOther) {
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
     ASSERT_EQ(job.Round(1), absl::OkStatus());
     ASSERT_EQ(job.Publish(2), absl::OkStatus());
+    ASSERT_TRUE(job.receiver(0).NextGeneration(Soon()).ok());  // it is announced
     job.KillReceiver(1);
     ExpectError(job.TakeAt(0, 2), ErrorCode::kPeerLost, "engine 0 worker 1");
     EXPECT_EQ(job.receiver(0).serving(), 1u);
