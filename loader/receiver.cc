@@ -24,6 +24,11 @@ struct ReceiverEpoch {
   proto::EpochStart start;
   std::optional<CommitBoxes> commit_boxes;
   std::map<int, std::byte*> live, shadow;  // by index in manifest.destination
+  const proto::EpochStart::Member& MemberOf(const MemberKey& key) const {
+    return *std::find_if(start.members().begin(), start.members().end(),
+                         [&](const auto& member) { return MemberKey::From(member.id()) == key; });
+  }
+
   // Of the thread that stages.
   std::vector<int> publisher_of_edge;
   std::unique_ptr<Executor> executor;  // none before the first generation of the epoch
@@ -291,12 +296,11 @@ class ReceiverImpl final : public Receiver, private Member {
     epoch.publisher_of_edge.clear();
     for (const Edge& edge : epoch.plan.EdgesOf(self())) {
       const MemberKey publisher = MemberKey::Publisher(epoch.plan.PublisherOf(edge.source_rank));
-      const auto member = std::find_if(epoch.start.members().begin(), epoch.start.members().end(),
-                                       [&](const auto& m) { return MemberKey::From(m.id()) == publisher; });
+      const proto::EpochStart::Member& member = epoch.MemberOf(publisher);
       IncomingEdge incoming;
       incoming.edge = edge;
-      incoming.name = NameOf(publisher, member->host(), member->pid());
-      incoming.address = member->layout().transport_address();
+      incoming.name = NameOf(publisher, member.host(), member.pid());
+      incoming.address = member.layout().transport_address();
       if (edge.stream >= 0) incoming.chain = ChainOf(epoch, epoch.plan.plan().streams[edge.stream]);
       incoming.layout = std::make_shared<SlotLayout>(epoch.plan.manifest(), edge.source_rank);
       incoming.sums_layout = std::make_shared<SumsLayout>(epoch.plan.plan(), edge.source_rank);
@@ -344,9 +348,8 @@ class ReceiverImpl final : public Receiver, private Member {
     std::vector<ChainMember> chain;
     for (int64_t rank : stream.chain) {
       const MemberKey key = epoch.plan.ReceiverOf(rank);
-      const auto member = std::find_if(epoch.start.members().begin(), epoch.start.members().end(),
-                                       [&](const auto& m) { return MemberKey::From(m.id()) == key; });
-      chain.push_back({rank, NameOf(key, member->host(), member->pid()), member->layout().transport_address()});
+      const proto::EpochStart::Member& member = epoch.MemberOf(key);
+      chain.push_back({rank, NameOf(key, member.host(), member.pid()), member.layout().transport_address()});
     }
     return chain;
   }
@@ -424,7 +427,7 @@ class ReceiverImpl final : public Receiver, private Member {
     return epoch.executor->Run(request, stats);
   }
 
-  // Workers of other engines may wait for what this one would pass on.
+  // Peers may wait for what this worker would pass on.
   void DeclineTransfer(uint64_t generation) {
     if (transport_->capabilities().map) return;
     Attempt attempt;

@@ -133,6 +133,7 @@ class Coordinator {
   bool EngineComplete(int engine) const;
   std::vector<MemberKey> NextMembers() const;
   void StartEpoch(int64_t now_ns, CoordinatorActions* actions);
+  static proto::Envelope SuspendedMessage(const absl::Status& why, bool engine_broken);
   void Suspend(const absl::Status& why, int64_t now_ns, CoordinatorActions* actions);
   absl::Status HandlePlanned(const MemberKey& from, const proto::Planned& planned, int64_t now_ns,
                              CoordinatorActions* actions);
@@ -154,6 +155,7 @@ class Coordinator {
   absl::Status Relay(const MemberKey& from, const proto::Envelope& message, CoordinatorActions* actions);
   absl::Status HandleVote(const MemberKey& from, const proto::Vote& vote, int64_t now_ns, CoordinatorActions* actions);
   absl::Status HandleCommitted(const MemberKey& from, const proto::Committed& committed, CoordinatorActions* actions);
+  static proto::Envelope DecisionMessage(int engine, const EngineVotes::Outcome& outcome);
   void SendDecision(int engine, const EngineVotes::Outcome& outcome, CoordinatorActions* actions);
   void SendToPublishers(const proto::Envelope& message, CoordinatorActions* actions) const;
   void TickEngines(int64_t now_ns, CoordinatorActions* actions);

@@ -111,11 +111,15 @@ void Coordinator::StartEpoch(int64_t now_ns, CoordinatorActions* actions) {
   // Those whose engine lacks a worker that left in order.
   for (const auto& [key, member] : members_) {
     if (member.in_epoch || !member.settled || !broken_.contains(key.engine)) continue;
-    proto::Envelope message;
-    *message.mutable_suspended()->mutable_why() = ToFault(broken_.at(key.engine));
-    message.mutable_suspended()->set_engine_broken(true);
-    Send(key, std::move(message), actions);
+    Send(key, SuspendedMessage(broken_.at(key.engine), /*engine_broken=*/true), actions);
   }
+}
+
+proto::Envelope Coordinator::SuspendedMessage(const absl::Status& why, bool engine_broken) {
+  proto::Envelope message;
+  *message.mutable_suspended()->mutable_why() = ToFault(why);
+  message.mutable_suspended()->set_engine_broken(engine_broken);
+  return message;
 }
 
 void Coordinator::Suspend(const absl::Status& why, int64_t now_ns, CoordinatorActions* actions) {
@@ -145,9 +149,7 @@ void Coordinator::Suspend(const absl::Status& why, int64_t now_ns, CoordinatorAc
   phase_deadline_ns_ = lost ? missing_deadline_ns_ : kNoDeadline;
   engines_.clear();
   for (auto& [_, member] : members_) member.in_epoch = false;
-  proto::Envelope message;
-  *message.mutable_suspended()->mutable_why() = ToFault(suspended_);
-  BroadcastToAll(message, actions);
+  BroadcastToAll(SuspendedMessage(suspended_, /*engine_broken=*/false), actions);
 }
 
 absl::Status Coordinator::HandlePlanned(const MemberKey& from, const proto::Planned& planned, int64_t now_ns,
@@ -244,11 +246,12 @@ void Coordinator::MakeReady(int64_t now_ns, CoordinatorActions* actions) {
 
 std::vector<Coordinator::Decided> Coordinator::ResumeEngines(int64_t now_ns) {
   std::map<int, std::vector<proto::WorkerRun>> runs;
-  for (const auto& [key, planned] : planned_)
-    if (key.role == proto::RECEIVER) runs[key.engine].push_back(planned.run());
   serving_newest_.clear();
-  for (const auto& [key, planned] : planned_)
-    if (key.role == proto::RECEIVER && planned.run().holds() >= publications_.newest()) serving_newest_.push_back(key);
+  for (const auto& [key, planned] : planned_) {
+    if (key.role != proto::RECEIVER) continue;
+    runs[key.engine].push_back(planned.run());
+    if (planned.run().holds() >= publications_.newest()) serving_newest_.push_back(key);
+  }
   planned_.clear();
   std::vector<Decided> decided;
   for (const auto& [engine, workers] : runs) {

@@ -86,13 +86,18 @@ absl::Status Coordinator::HandleCommitted(const MemberKey& from, const proto::Co
   return absl::OkStatus();
 }
 
-void Coordinator::SendDecision(int engine, const EngineVotes::Outcome& outcome, CoordinatorActions* actions) {
+proto::Envelope Coordinator::DecisionMessage(int engine, const EngineVotes::Outcome& outcome) {
   proto::Envelope message;
   proto::Decision* decision = message.mutable_decision();
   decision->set_engine(engine);
   decision->set_generation(outcome.generation);
   decision->set_commit(outcome.commit);
   if (!outcome.commit) *decision->mutable_why_not() = ToFault(outcome.why);
+  return message;
+}
+
+void Coordinator::SendDecision(int engine, const EngineVotes::Outcome& outcome, CoordinatorActions* actions) {
+  const proto::Envelope message = DecisionMessage(engine, outcome);
   for (const auto& [key, member] : members_)
     if (member.in_epoch && key.role == proto::RECEIVER && key.engine == engine) Send(key, message, actions);
   if (!outcome.commit) SendToPublishers(message, actions);

@@ -137,9 +137,7 @@ absl::Status Coordinator::HandleLayout(const MemberKey& from, const proto::Layou
   if (from.role == proto::RECEIVER) broken_.erase(from.engine);
   // Who waits for a publisher learns of it; an engine cannot mend that.
   if (phase_ == Phase::kSuspended && from.role == proto::RECEIVER) {
-    proto::Envelope message;
-    *message.mutable_suspended()->mutable_why() = ToFault(suspended_);
-    Send(from, std::move(message), actions);
+    Send(from, SuspendedMessage(suspended_, /*engine_broken=*/false), actions);
     return absl::OkStatus();
   }
   Ask(Change::kCame, now_ns);
@@ -214,14 +212,8 @@ void Coordinator::BreakEngine(int engine, const absl::Status& why, CoordinatorAc
   broken_[engine] = why;
   const auto votes = engines_.find(engine);
   if (votes != engines_.end()) {
-    for (const EngineVotes::Outcome& outcome : votes->second.Break(why)) {
-      proto::Envelope message;
-      proto::Decision* decision = message.mutable_decision();
-      decision->set_engine(engine);
-      decision->set_generation(outcome.generation);
-      *decision->mutable_why_not() = ToFault(outcome.why);
-      SendToPublishers(message, actions);
-    }
+    for (const EngineVotes::Outcome& outcome : votes->second.Break(why))
+      SendToPublishers(DecisionMessage(engine, outcome), actions);
     engines_.erase(votes);
   }
   std::vector<MemberKey> others;
@@ -236,10 +228,7 @@ void Coordinator::BreakEngine(int engine, const absl::Status& why, CoordinatorAc
       Dismiss(other, why, actions);
       continue;
     }
-    proto::Envelope message;
-    *message.mutable_suspended()->mutable_why() = ToFault(why);
-    message.mutable_suspended()->set_engine_broken(true);
-    Send(other, std::move(message), actions);
+    Send(other, SuspendedMessage(why, /*engine_broken=*/true), actions);
   }
 }
 
