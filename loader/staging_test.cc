@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "loader/testing/idle_transport.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -15,28 +16,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Has capabilities; moves nothing.
-class Sized : public Transport {
- public:
-  explicit Sized(int64_t max_message_bytes) { capabilities_.max_message_bytes = max_message_bytes; }
-
-  absl::string_view name() const override { return "sized"; }
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string address() const override { return ""; }
-  absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t) override { return Unused(); }
-  absl::StatusOr<PeerId> Connect(absl::string_view, absl::Time) override { return Unused(); }
-  void Disconnect(PeerId) override {}
-  absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId, absl::string_view, absl::Time) override { return Unused(); }
-  absl::StatusOr<OpId> Send(PeerId, uint64_t, absl::Span<const std::byte>) override { return Unused(); }
-  absl::StatusOr<OpId> Receive(PeerId, uint64_t, absl::Span<std::byte>) override { return Unused(); }
-  void Poll(absl::Duration, std::vector<Completion>*) override {}
-  void Abort(const absl::Status&) override {}
-
- private:
-  static absl::Status Unused() { return Error(ErrorCode::kInternal, "used"); }
-
-  Capabilities capabilities_;
-};
+testing::IdleTransport Sized(int64_t max_message_bytes) {
+  Capabilities capabilities;
+  capabilities.max_message_bytes = max_message_bytes;
+  return testing::IdleTransport("sized", capabilities);
+}
 
 // "code: message", or "ok".
 std::string Outcome(int64_t max_message_bytes, int64_t chunk_bytes, int64_t staging_bytes) {

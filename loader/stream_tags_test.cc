@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "loader/testing/idle_transport.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -14,28 +15,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Has capabilities; moves nothing.
-class Tagged : public Transport {
- public:
-  explicit Tagged(int tag_bits) { capabilities_.tag_bits = tag_bits; }
-
-  absl::string_view name() const override { return "tagged"; }
-  const Capabilities& capabilities() const override { return capabilities_; }
-  std::string address() const override { return ""; }
-  absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t) override { return Unused(); }
-  absl::StatusOr<PeerId> Connect(absl::string_view, absl::Time) override { return Unused(); }
-  void Disconnect(PeerId) override {}
-  absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId, absl::string_view, absl::Time) override { return Unused(); }
-  absl::StatusOr<OpId> Send(PeerId, uint64_t, absl::Span<const std::byte>) override { return Unused(); }
-  absl::StatusOr<OpId> Receive(PeerId, uint64_t, absl::Span<std::byte>) override { return Unused(); }
-  void Poll(absl::Duration, std::vector<Completion>*) override {}
-  void Abort(const absl::Status&) override {}
-
- private:
-  static absl::Status Unused() { return Error(ErrorCode::kInternal, "used"); }
-
-  Capabilities capabilities_;
-};
+testing::IdleTransport Tagged(int tag_bits) {
+  Capabilities capabilities;
+  capabilities.tag_bits = tag_bits;
+  return testing::IdleTransport("tagged", capabilities);
+}
 
 Plan PlanOf(size_t streams) {
   Plan plan;
