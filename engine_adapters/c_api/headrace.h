@@ -44,9 +44,9 @@ extern "C" {
 /* Frees a text that a function returned or stored; NULL: nothing happens. */
 void hr_free(char* text);
 
-/* Validates, plans (by the policy "auto") and proves a manifest. `figures`: those of `headrace plan --json`
- * (docs/manifest.md), without lists. */
-char* hr_plan(const char* manifest, char** figures);
+/* Validates, plans and proves a manifest. policy: "auto" or "hybrid" (planner/plan.h). `figures`: those of
+ * `headrace plan --json` (docs/manifest.md), without lists. */
+char* hr_plan(const char* manifest, const char* policy, char** figures);
 
 /* ---- Coordinator ------------------------------------------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ _GENERATION = ctypes.POINTER(ctypes.c_uint64)
 
 # Every function but hr_free, the ..._free and hr_receiver_serving returns an error text or NULL.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "hr_plan": (ctypes.c_char_p, _OUT),
+    "hr_plan": (ctypes.c_char_p, ctypes.c_char_p, _OUT),
     "hr_coordinator_start": (ctypes.c_char_p, _OUT),
     "hr_coordinator_address": (ctypes.c_void_p, _OUT),
     "hr_coordinator_status": (ctypes.c_void_p, _OUT),

@@ -31,14 +31,14 @@ from headrace import _native
 from headrace.errors import DeadlineError, Error, InputError
 
 
-def plan(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Validates, plans and proves a manifest of both sides.
+def plan(manifest: Mapping[str, Any], policy: Literal["auto", "hybrid"] = "auto") -> dict[str, Any]:
+    """Validates, plans and proves a manifest of both sides by a Job's `policy`.
 
-    Returns the figures of `headrace plan --json` (docs/manifest.md) by the policy "auto": "tensors", "copies", "streams",
-    "needed_bytes", "wire_bytes", ..., "digest", "plan_seconds".
+    Returns the figures of `headrace plan --json` (docs/manifest.md) without its lists: "policy", "tensors", "copies",
+    "streams", "needed_bytes", "wire_bytes", ..., "digest", "plan_seconds".
     Raises InputError with the manifest's codes: malformed, unknown_tensor, shape_mismatch, ..., uncovered, unwanted.
     """
-    return _native.call_json("hr_plan", _document(manifest, "malformed"))
+    return _native.call_json("hr_plan", _document(manifest, "malformed"), policy.encode())
 
 
 @dataclasses.dataclass(frozen=True)

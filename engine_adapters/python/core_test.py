@@ -59,6 +59,12 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(len(figures["digest"]), 64)
         self.assertEqual(figures["digest"], core.plan(manifest())["digest"])
 
+    def test_policies(self) -> None:
+        self.assertEqual(core.plan(manifest())["policy"], "auto")
+        self.assertEqual(core.plan(manifest(), "hybrid")["policy"], "hybrid")
+        with self.assertRaisesRegex(errors.InputError, "best"):
+            core.plan(manifest(), "best")  # type: ignore[arg-type]
+
     def assertRefused(self, broken: Any, code: str) -> errors.Error:
         with self.assertRaises(errors.InputError) as caught:
             core.plan(broken)

@@ -4,6 +4,7 @@
 // Test only. Exhaustive loops ask it case by case; the environment variable HEADRACE_TEST_SHARE (percent, default 100)
 // says how many of them run. Which ones follows from the seed and the case's number alone. One thread.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -16,13 +17,15 @@ namespace headrace {
 
 class CaseShare {
  public:
-  // `what` names the cases in the line that the destructor prints.
-  explicit CaseShare(absl::string_view what, uint64_t seed = 1) : what_(std::string(what)), seed_(seed) {
+  // `what` names the cases in the line that the destructor prints. at_least: percent, for few cases that each count.
+  explicit CaseShare(absl::string_view what, uint64_t seed = 1, int at_least = 1)
+      : what_(std::string(what)), seed_(seed) {
     const char* text = std::getenv("HEADRACE_TEST_SHARE");
     if (text != nullptr && (!absl::SimpleAtoi(text, &percent_) || percent_ < 1 || percent_ > 100)) {
       std::cerr << "HEADRACE_TEST_SHARE is '" << text << "': give 1 to 100\n";
       std::abort();
     }
+    percent_ = std::max(percent_, at_least);
   }
   CaseShare(const CaseShare&) = delete;
   CaseShare& operator=(const CaseShare&) = delete;

@@ -13,14 +13,15 @@ namespace {
 // All that `new` gave and did not get back, in this process, and the most of it since it was last set.
 std::atomic<int64_t> held_bytes{0}, peak_bytes{0};
 
-void* Allocate(std::size_t size, std::size_t alignment) {
+// nullptr where there is none.
+void* Allocate(std::size_t size, std::size_t alignment) noexcept {
   void* memory = nullptr;
   if (alignment <= alignof(std::max_align_t)) {
     memory = std::malloc(size == 0 ? 1 : size);
   } else if (posix_memalign(&memory, alignment, size) != 0) {
     memory = nullptr;
   }
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   const int64_t now = held_bytes += static_cast<int64_t>(malloc_usable_size(memory));
   int64_t peak = peak_bytes;
   while (peak < now && !peak_bytes.compare_exchange_weak(peak, now)) {
@@ -28,25 +29,45 @@ void* Allocate(std::size_t size, std::size_t alignment) {
   return memory;
 }
 
-void Free(void* memory) {
+void* MustAllocate(std::size_t size, std::size_t alignment) {
+  void* memory = Allocate(size, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void Free(void* memory) noexcept {
   held_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
   std::free(memory);
 }
 
 }  // namespace
 
-void* operator new(std::size_t size) { return Allocate(size, 1); }
-void* operator new[](std::size_t size) { return Allocate(size, 1); }
-void* operator new(std::size_t size, std::align_val_t a) { return Allocate(size, static_cast<std::size_t>(a)); }
-void* operator new[](std::size_t size, std::align_val_t a) { return Allocate(size, static_cast<std::size_t>(a)); }
+// Every form: a library that asks one gives the memory back by another.
+using std::align_val_t, std::nothrow_t, std::size_t;
+void* operator new(size_t size) { return MustAllocate(size, 1); }
+void* operator new[](size_t size) { return MustAllocate(size, 1); }
+void* operator new(size_t size, align_val_t a) { return MustAllocate(size, static_cast<size_t>(a)); }
+void* operator new[](size_t size, align_val_t a) { return MustAllocate(size, static_cast<size_t>(a)); }
+void* operator new(size_t size, const nothrow_t&) noexcept { return Allocate(size, 1); }
+void* operator new[](size_t size, const nothrow_t&) noexcept { return Allocate(size, 1); }
+void* operator new(size_t size, align_val_t a, const nothrow_t&) noexcept {
+  return Allocate(size, static_cast<size_t>(a));
+}
+void* operator new[](size_t size, align_val_t a, const nothrow_t&) noexcept {
+  return Allocate(size, static_cast<size_t>(a));
+}
 void operator delete(void* memory) noexcept { Free(memory); }
 void operator delete[](void* memory) noexcept { Free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { Free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { Free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { Free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { Free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { Free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, size_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t) noexcept { Free(memory); }
+void operator delete(void* memory, align_val_t) noexcept { Free(memory); }
+void operator delete[](void* memory, align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, size_t, align_val_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t, align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, const nothrow_t&) noexcept { Free(memory); }
+void operator delete[](void* memory, const nothrow_t&) noexcept { Free(memory); }
+void operator delete(void* memory, align_val_t, const nothrow_t&) noexcept { Free(memory); }
+void operator delete[](void* memory, align_val_t, const nothrow_t&) noexcept { Free(memory); }
 
 namespace headrace {
 namespace {
