@@ -147,9 +147,10 @@ TEST(StreamEndToEndTest, AWorkerWhoseBuffersMoved) {
       ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
       ASSERT_EQ(job.Round(1), absl::OkStatus());
       ASSERT_EQ(job.Publish(2), absl::OkStatus());
+      // All know of it before one gives it up.
+      ASSERT_EQ(FirstError(testing::ForAll(5, [&](size_t w) { return job.AwaitAt(w, 2); })), absl::OkStatus());
       const std::vector<absl::Status> taken = testing::ForAll(5, [&](size_t w) -> absl::Status {
-        if (w != unlucky) return job.TakeAt(w, 2);
-        HR_RETURN_IF_ERROR(job.receiver(w).NextGeneration(testing::Soon()).status());
+        if (w != unlucky) return job.StageAndCommit(w, 2);
         std::map<std::string, BufferMemory> memory = job.ReceiverMemory(w);
         memory.begin()->second.data += 64;
         return job.receiver(w).Stage(2, memory);
