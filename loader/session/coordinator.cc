@@ -180,6 +180,8 @@ absl::Status Coordinator::Dispatch(const MemberKey& from, const proto::Envelope&
   switch (message.body_case()) {
     case proto::Envelope::kPublished:
       return publisher ? HandlePublished(from, message.published(), actions) : malformed("not from a receiver");
+    case proto::Envelope::kVoid:
+      return publisher ? HandleVoid(from, message.void_(), actions) : malformed("not from a receiver");
     case proto::Envelope::kStart:
       return publisher ? malformed("not from a publisher") : Relay(from, message, actions);
     case proto::Envelope::kAbort:

@@ -149,6 +149,7 @@ class Coordinator {
 
   // coordinator_generations.cc
   absl::Status HandlePublished(const MemberKey& from, const proto::Published& published, CoordinatorActions* actions);
+  absl::Status HandleVoid(const MemberKey& from, const proto::Void& taken_back, CoordinatorActions* actions);
   void Announce(CoordinatorActions* actions);
   void SendVoid(CoordinatorActions* actions);
   absl::Status HandleRelease(const MemberKey& from, const proto::Release& release, CoordinatorActions* actions);

@@ -16,6 +16,17 @@ absl::Status Coordinator::HandlePublished(const MemberKey& from, const proto::Pu
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::HandleVoid(const MemberKey& from, const proto::Void& taken_back,
+                                     CoordinatorActions* actions) {
+  const bool announced = publications_.Withdraw(from.rank, taken_back.generation());
+  SendVoid(actions);
+  if (!announced) return absl::OkStatus();
+  for (auto& [engine, votes] : engines_)
+    if (const auto outcome = votes.GiveUp(taken_back.generation(), FromFault(taken_back.why())))
+      SendDecision(engine, *outcome, actions);
+  return absl::OkStatus();
+}
+
 void Coordinator::SendVoid(CoordinatorActions* actions) {
   for (uint64_t generation : publications_.TakeVoid()) {
     proto::Envelope message;

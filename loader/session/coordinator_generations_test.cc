@@ -279,5 +279,37 @@ TEST_F(CoordinatorTest, EndsWhenAllHaveLeft) {
   EXPECT_EQ(machine_->NextDeadline(), kNoDeadline);
 }
 
+// A publisher whose weights change while they are still read.
+TEST_F(CoordinatorTest, WhatIsTakenBackIsGivenUpByAllThatHaveNotDecided) {
+  MakeReady();
+  Announce(1);
+  Tell(VoteOf(kMembers[4], 1));
+  Tell(VoteOf(kMembers[2], 1));
+  proto::Envelope taken_back = From(kMembers[0]);
+  taken_back.mutable_void_()->set_generation(1);
+  *taken_back.mutable_void_()->mutable_why() = ToFault(Error(ErrorCode::kDeadline, "its weights change"));
+  Tell(taken_back);
+  for (int c : {0, 1, 2, 3}) {
+    const proto::Decision decision = To(c).at(0).decision();
+    EXPECT_FALSE(decision.commit());
+    EXPECT_EQ(decision.engine(), 0);
+    EXPECT_EQ(decision.why_not().message(), "its weights change");
+  }
+  EXPECT_THAT(To(4), IsEmpty());  // it has all its bytes
+  Tell(VoteOf(kMembers[3], 1));   // crossed it
+  EXPECT_THAT(actions_.messages, IsEmpty());
+  // One that was never complete.
+  Tell(PublishedOf(0, 2, 1));
+  taken_back.mutable_void_()->set_generation(2);
+  Tell(taken_back);
+  EXPECT_THAT(actions_.messages, IsEmpty());
+  Tell(PublishedOf(1, 2, 1));
+  EXPECT_EQ(To(1).at(0).void_().generation(), 2u);
+  taken_back = From(kMembers[2]);
+  taken_back.mutable_void_()->set_generation(1);
+  Tell(taken_back);
+  EXPECT_THAT(Refusal(2), HasSubstr("malformed"));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -176,6 +176,15 @@ bool EngineVotes::FinishCommit() {
   return true;
 }
 
+std::optional<EngineVotes::Outcome> EngineVotes::GiveUp(uint64_t generation, const absl::Status& why) {
+  const auto it = std::find(waiting_.begin(), waiting_.end(), generation);
+  if (it == waiting_.end()) return std::nullopt;
+  if (it == waiting_.begin()) return AbortFront(why);
+  waiting_.erase(it);
+  aborted_ = std::max(aborted_, generation);
+  return Outcome{generation, false, why};
+}
+
 std::vector<EngineVotes::Outcome> EngineVotes::Leave(int worker) {
   if (left_.ok()) left_ = Error(ErrorCode::kAborted, absl::StrCat(name_, " worker ", worker, " left"));
   std::vector<Outcome> outcomes;

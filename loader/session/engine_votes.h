@@ -47,6 +47,8 @@ class EngineVotes {
                                               int64_t now_ns);
   // True when all workers committed. kMalformed: the generation is not decided to commit, or a second time.
   absl::StatusOr<bool> Commit(int worker, uint64_t generation);
+  // The bytes of a generation are going: its abort, where it is undecided.
+  std::optional<Outcome> GiveUp(uint64_t generation, const absl::Status& why);
   // A worker left: whatever is undecided is given up, and so is all that comes.
   std::vector<Outcome> Leave(int worker);
   // A worker is lost: also what was decided is given up.

@@ -305,5 +305,26 @@ TEST(EngineVotesTest, BreakGivesUpWhatWasDecidedToo) {
   EXPECT_TRUE(votes.idle());
 }
 
+TEST(EngineVotesTest, WhatIsTakenBackIsGivenUpWhereItIsUndecided) {
+  const absl::Status why = Error(ErrorCode::kDeadline, "its weights change");
+  EngineVotes votes = Engine(2);
+  EXPECT_THAT(votes.Resume({RunOf(0), RunOf(0)}, 0, 0, kNow), IsEmpty());
+  for (uint64_t generation : {1, 2, 3}) EXPECT_FALSE(votes.Announce(generation).has_value());
+  EXPECT_FALSE(votes.GiveUp(4, why).has_value());
+  // One that is not running: the others are voted on as before.
+  EXPECT_EQ(votes.GiveUp(2, why)->generation, 2u);
+  EXPECT_FALSE(votes.Vote(0, 1, absl::OkStatus(), kNow)->has_value());
+  const auto outcome = votes.GiveUp(1, why);
+  EXPECT_FALSE(outcome->commit);
+  EXPECT_EQ(outcome->why, why);
+  EXPECT_EQ(votes.deadline_ns(), kNoDeadline);
+  // A vote that crossed it is no error.
+  EXPECT_FALSE(votes.Vote(1, 1, absl::OkStatus(), kNow)->has_value());
+  for (int worker : {0, 1}) EXPECT_EQ(votes.Vote(worker, 3, absl::OkStatus(), kNow)->has_value(), worker == 1);
+  // Decided: its bytes are all there.
+  EXPECT_FALSE(votes.GiveUp(3, why).has_value());
+  EXPECT_TRUE(votes.committing());
+}
+
 }  // namespace
 }  // namespace headrace

@@ -165,7 +165,7 @@ TEST_F(GarbageTest, NeverCrashesAMember) {
       } else {
         (void)receiver->ExpectGeneration(now + kSecond, now, &actions);
         (void)receiver->Begin(g, random() % 2);
-        (void)receiver->RequestStart(0, now, &actions);
+        (void)receiver->RequestStart(0, {}, &actions);
         if (random() % 2 == 0) (void)receiver->Vote(receiver->running(), absl::OkStatus(), now, &actions);
         (void)receiver->Stopped(receiver->running(), now, &actions);
         if (receiver->BeginCommit(receiver->running()).ok() && random() % 2 == 0)

@@ -74,12 +74,22 @@ absl::StatusOr<bool> Publications::Publish(int rank, const proto::Published& pub
   return complete;
 }
 
+bool Publications::Withdraw(int rank, uint64_t generation) {
+  for (uint64_t& held : publishers_.at(rank).slots)
+    if (held == generation) held = 0;
+  const auto incomplete = incomplete_.find(generation);
+  if (incomplete == incomplete_.end()) return generation <= newest_;
+  incomplete->second.erase(rank);
+  FindVoid();
+  return false;
+}
+
 void Publications::FindVoid() {
   std::erase_if(incomplete_, [&](const auto& entry) {
     const auto& [generation, slots] = entry;
     const bool is_void = std::any_of(publishers_.begin(), publishers_.end(),
                                      [&, generation = generation, &slots = slots](const auto& p) {
-                                       return p.second.last > generation && !slots.contains(p.first);
+                                       return p.second.last >= generation && !slots.contains(p.first);
                                      });
     if (!is_void) return false;
     if (!slots.empty()) void_.push_back(generation);

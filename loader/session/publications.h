@@ -26,6 +26,8 @@ class Publications {
   // generation is still leased, by the receivers named. True when `published` completes its generation, which is
   // newest() then.
   absl::StatusOr<bool> Publish(int publisher, const proto::Published& published);
+  // The publisher holds it no more. Whether it was complete, so that it was announced.
+  bool Withdraw(int publisher, uint64_t generation);
   // kMalformed: the generation is not complete. Releasing twice is no error.
   absl::Status Release(const MemberKey& receiver, uint64_t generation);
   // The receiver left: it holds nothing.

@@ -98,5 +98,29 @@ TEST(PublicationsTest, NumbersThatCannotBeAreLeftOut) {
   EXPECT_TRUE(*later.Publish(0, Of(10, 0)));
 }
 
+TEST(PublicationsTest, WhatIsTakenBackIsVoidOrWasAnnounced) {
+  Publications publications;
+  publications.Start({{0, Holds({{5, 0}})}, {1, Holds({{5, 0}})}}, {kReader}, 1);
+  EXPECT_TRUE(publications.Withdraw(0, 5));
+  // Nobody leases it any more there, so the slot may be written; at the other one it is leased.
+  EXPECT_FALSE(*publications.Publish(0, Of(6, 0)));
+  EXPECT_EQ(CodeOf(publications.Publish(1, Of(6, 0)).status()), "generation_changed");
+  // One that not all have published never will be complete.
+  EXPECT_FALSE(publications.Withdraw(0, 6));
+  EXPECT_THAT(publications.Lagging(), IsEmpty());
+  EXPECT_TRUE(publications.Release(kReader, 5).ok());
+  EXPECT_FALSE(*publications.Publish(1, Of(6, 0)));
+  EXPECT_THAT(publications.TakeVoid(), ElementsAre(6));
+  EXPECT_FALSE(*publications.Publish(0, Of(7, 0)));
+  EXPECT_TRUE(*publications.Publish(1, Of(7, 0)));
+}
+
+TEST(PublicationsTest, WhatWasTakenBackBeforeTheEpochIsVoid) {
+  Publications publications;
+  publications.Start({{0, Holds({}, 5)}, {1, Holds({{5, 0}}, 5)}}, {kReader}, 1);
+  EXPECT_EQ(publications.newest(), 0u);
+  EXPECT_THAT(publications.TakeVoid(), ElementsAre(5));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -15,7 +15,7 @@ absl::Status Malformed(absl::string_view text) { return Error(ErrorCode::kMalfor
 }  // namespace
 
 PublisherSession::PublisherSession(MemberOptions options) : MemberSession(std::move(options)) {
-  slots_.resize(std::max(1, options_.layout.slots()));
+  slots_.resize(options_.layout.hold() ? 1 : std::max(1, options_.layout.slots()));
 }
 
 void PublisherSession::Describe(proto::Planned* planned) const {
@@ -43,6 +43,7 @@ void PublisherSession::HandleReady(const proto::EpochReady& ready, int64_t, Memb
     const bool wanted = slot.generation != 0 && (slot.generation == newest || slot.generation == last_published_);
     SetLeases(i, !slot.writing && wanted ? receivers_ : Leases(), actions);
   }
+  if (void_generation_ != 0) SendVoid(actions);
   GrantSlot(actions);
 }
 
@@ -76,6 +77,10 @@ absl::Status PublisherSession::Publish(uint64_t generation, int64_t deadline_ns,
     return Error(ErrorCode::kGenerationNotGrowing,
                  absl::StrCat("publish(", generation, ") after generation ", last_published_, " at ",
                               NameOf(options_.self), "; a trainer that counts from 1 again is a new incarnation"));
+  if (options_.layout.hold() && slots_[0].generation != 0)
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("publish(", generation, ") while ", NameOf(options_.self), " holds generation ",
+                              slots_[0].generation, ": wait for its release before the weights change"));
   waiting_generation_ = generation;
   waiting_deadline_ns_ = deadline_ns;
   GrantSlot(actions);
@@ -129,6 +134,31 @@ absl::Status PublisherSession::DropSlot(int slot) {
   return absl::OkStatus();
 }
 
+bool PublisherSession::released(uint64_t generation) const {
+  return phase() == Phase::kReady && (generation_in(0) != generation || slots_[0].leases.empty());
+}
+
+absl::Status PublisherSession::TakeBack(uint64_t generation, MemberActions* actions) {
+  if (generation_in(0) != generation) return absl::OkStatus();
+  const bool was_released = released(generation);
+  void_why_ =
+      Error(ErrorCode::kDeadline,
+            absl::StrCat(NameOf(options_.self), " took generation ", generation, " back, since its weights change: ",
+                         phase() == Phase::kReady ? LeaseList() : absl::StrCat("no epoch is ready, ", WaitingFor())));
+  slots_[0] = Slot{};
+  if (was_released || !status().ok()) return was_released ? absl::OkStatus() : void_why_;
+  void_generation_ = generation;
+  if (phase() == Phase::kReady) SendVoid(actions);
+  return void_why_;
+}
+
+void PublisherSession::SendVoid(MemberActions* actions) {
+  proto::Envelope message;
+  message.mutable_void_()->set_generation(std::exchange(void_generation_, 0));
+  *message.mutable_void_()->mutable_why() = ToFault(void_why_);
+  Send(std::move(message), actions);
+}
+
 int PublisherSession::busy_slots() const {
   return static_cast<int>(std::count_if(slots_.begin(), slots_.end(),
                                         [](const Slot& slot) { return slot.writing || !slot.leases.empty(); }));
@@ -177,6 +207,10 @@ absl::Status PublisherSession::HandleAnnounced(const proto::Announced& announced
   if (generation <= last_announced_)
     return Error(ErrorCode::kGenerationNotGrowing,
                  absl::StrCat("generation ", generation, " was announced after generation ", last_announced_));
+  if (options_.layout.hold() && generation_in(0) == 0 && generation <= last_published_) {
+    last_announced_ = generation;  // it crossed what took it back
+    return absl::OkStatus();
+  }
   AnnouncedEffect effect = AnnouncedOf(announced);
   const auto mine = effect.slots.find(options_.self.rank);
   const int slot = mine == effect.slots.end() ? -1 : mine->second;
@@ -202,7 +236,8 @@ absl::Status PublisherSession::HandleOrder(const proto::Envelope& message, Membe
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.generation != generation || !slot.announced || !slot.leases.contains(receiver)) continue;
-    actions->effects.push_back(SendToEffect{receiver, generation, static_cast<int>(i)});
+    actions->effects.push_back(
+        SendToEffect{receiver, generation, static_cast<int>(i), {message.start().ring_key(), message.start().reads()}});
     return absl::OkStatus();
   }
   return Error(ErrorCode::kGenerationChanged, absl::StrCat(what, "no slot holds it under a lease of this receiver"));

@@ -5,6 +5,11 @@
 //
 //   Publish(g) -> [all slots leased: waits] -> WriteSlotEffect -> Snapshotted(g) -> (Announced) AnnouncedEffect
 //
+// A publisher that holds (options.layout.hold()) has one slot, the weights themselves:
+//
+//   Publish(g) -> WriteSlotEffect -> (sums) Snapshotted(g) -> (Announced) ... released(g), or the trainer waits no
+//   longer -> TakeBack(g), then the weights change -> Publish(g + 1)
+//
 // A slot's generation is leased by every receiver of the epoch from Snapshotted() until that receiver releases it or a
 // newer one, or leaves. WriteSlotEffect names only slots without leases. A new epoch's receivers lease its newest
 // generation and the last one that was published; nobody reads while there is no epoch.
@@ -26,7 +31,7 @@ class PublisherSession : public MemberSession {
   // Asks for a slot for `generation` >= 1, at the latest by `deadline_ns` (kNoDeadline: for ever). Answered by
   // WriteSlotEffect or PublishFailedEffect, at once or later: between two epochs it waits. kGenerationNotGrowing: names
   // both numbers. kMalformed: no epoch was ready yet, or the last Publish is not finished. kAborted: a publisher left
-  // without whom none can be published.
+  // without whom none can be published. kInvalidOption: it holds a generation that was not taken back.
   absl::Status Publish(uint64_t generation, int64_t deadline_ns, int64_t now_ns, MemberActions* actions);
   // The slot of WriteSlotEffect holds `generation`. kMalformed: no such slot is being written.
   absl::Status Snapshotted(uint64_t generation, int64_t now_ns, MemberActions* actions);
@@ -37,6 +42,13 @@ class PublisherSession : public MemberSession {
   bool writing() const;
   // The slot does not hold its generation any more: nothing of it is offered. kMalformed: it is being written.
   absl::Status DropSlot(int slot);
+
+  // Of a publisher that holds: whether no receiver of the epoch reads `generation` any more. False between two epochs:
+  // the next one's may.
+  bool released(uint64_t generation) const;
+  // The weights are about to change: `generation` is held no more. OK where it was released; otherwise it is void, as
+  // the coordinator is told: kDeadline, naming those who had not released it.
+  absl::Status TakeBack(uint64_t generation, MemberActions* actions);
 
   // Slots that are leased by somebody or being written. Before Leave, wait until it is zero.
   int busy_slots() const;
@@ -70,6 +82,7 @@ class PublisherSession : public MemberSession {
   absl::Status HandleOrder(const proto::Envelope& message, MemberActions* actions);
   void HandleLeft(const MemberKey& member, MemberActions* actions);
   void SetLeases(size_t slot, Leases leases, MemberActions* actions);
+  void SendVoid(MemberActions* actions);
   void FailPublish(const absl::Status& status, MemberActions* actions);
   Slot* WritingSlot(uint64_t generation);
   std::string LeaseList() const;
@@ -80,6 +93,9 @@ class PublisherSession : public MemberSession {
   uint64_t last_announced_ = 0;
   uint64_t waiting_generation_ = 0;  // of a Publish without a slot; 0: none
   int64_t waiting_deadline_ns_ = kNoDeadline;
+  // Taken back between two epochs, of which the next one may count on it: to be told when it is ready.
+  uint64_t void_generation_ = 0;  // 0: none
+  absl::Status void_why_;
 };
 
 }  // namespace headrace

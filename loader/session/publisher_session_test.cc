@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/session/session_testing.h"
@@ -31,6 +32,7 @@ class PublisherSessionTest : public ::testing::Test {
     options.host = "a";
     options.pid = 7;
     options.layout = LayoutOf(2);
+    options.layout.set_hold(hold_);
     options.coordinator_address = "c:1";
     machine_.emplace(options);
   }
@@ -102,6 +104,7 @@ class PublisherSessionTest : public ::testing::Test {
     return failed.empty() ? absl::OkStatus() : failed[0].status;
   }
 
+  bool hold_ = false;
   int64_t now_ = 5 * kSecond;
   MemberActions actions_;
   std::optional<PublisherSession> machine_;
@@ -360,6 +363,87 @@ TEST_F(PublisherSessionTest, WaitsForTheEpochOnlySoLong) {
   EXPECT_EQ(CodeOf(Failed()), "deadline");
   EXPECT_THAT(Failed().message(), HasSubstr("publisher rank 1 to join"));
   EXPECT_EQ(now_, 71 * kSecond);  // 5 s + join + heartbeat timeout
+}
+
+class HoldingPublisherTest : public PublisherSessionTest {
+ protected:
+  HoldingPublisherTest() {
+    hold_ = true;
+    Restart();
+  }
+  // What took a generation back tells the coordinator, empty: nothing.
+  std::string Voided() const {
+    for (const proto::Envelope& message : actions_.messages)
+      if (message.has_void_()) return absl::StrCat(message.void_().generation(), ": ", message.void_().why().message());
+    return "";
+  }
+  absl::Status TakeBack(uint64_t generation) {
+    actions_ = {};
+    return machine_->TakeBack(generation, &actions_);
+  }
+};
+
+TEST_F(HoldingPublisherTest, TheWeightsMayChangeWhenAllHaveReleased) {
+  MakeReady();
+  PublishAll(5);
+  EXPECT_FALSE(machine_->released(5));
+  EXPECT_EQ(CodeOf(Publish(6)), "invalid_option");  // it would change what is read
+  Release(kA, 5);
+  EXPECT_FALSE(machine_->released(5));
+  Release(kB, 5);
+  EXPECT_TRUE(machine_->released(5));
+  EXPECT_EQ(TakeBack(5), absl::OkStatus());
+  EXPECT_EQ(Voided(), "");
+  EXPECT_EQ(TakeBack(5), absl::OkStatus());
+  EXPECT_EQ(machine_->generation_in(0), 0u);  // whoever comes late does not read it
+}
+
+TEST_F(HoldingPublisherTest, WhatIsTakenBackTooEarlyIsVoid) {
+  MakeReady();
+  PublishAll(5);
+  Release(kA, 5);
+  const absl::Status taken = TakeBack(5);
+  EXPECT_EQ(CodeOf(taken), "deadline");
+  EXPECT_THAT(taken.message(), HasSubstr("leased by engine 0 worker 1"));
+  EXPECT_THAT(Voided(), HasSubstr("5: publisher rank 0 took generation 5 back"));
+  // An order that crossed it is refused, its announcement is no error, and the next generation is published at once.
+  Tell(StartOf(kB, 5, "db"));
+  EXPECT_THAT(Effects<SendToEffect>(actions_), IsEmpty());
+  EXPECT_EQ(actions_.messages.at(0).abort().why().code(), "generation_changed");
+  PublishAll(6);
+  EXPECT_EQ(CodeOf(TakeBack(6)), "deadline");
+}
+
+TEST_F(HoldingPublisherTest, AnAnnouncementThatCrossesIsNoError) {
+  MakeReady();
+  ASSERT_TRUE(Publish(5).ok());
+  ASSERT_TRUE(machine_->Snapshotted(5, now_, &actions_).ok());
+  EXPECT_EQ(CodeOf(TakeBack(5)), "deadline");
+  proto::Envelope announced = Order();
+  announced.mutable_announced()->set_generation(5);
+  AddSlot(&announced, 0, 0);
+  AddSlot(&announced, 1, 0);
+  Tell(announced);
+  EXPECT_THAT(actions_.effects, IsEmpty());
+}
+
+TEST_F(HoldingPublisherTest, BetweenTwoEpochsTheNextOneIsTold) {
+  MakeReady();
+  PublishAll(5);
+  for (const MemberKey& key : {kA, kB}) Release(key, 5);
+  proto::Envelope start = EpochStart();
+  start.set_epoch(2);
+  Tell(start);
+  EXPECT_FALSE(machine_->released(5));  // the new epoch may bring someone who lacks it
+  EXPECT_EQ(CodeOf(TakeBack(5)), "deadline");
+  EXPECT_EQ(Voided(), "");
+  const std::vector<proto::Edge> edges = {EdgeOf(0, 0, 0, "da"), EdgeOf(0, 0, 1, "db")};
+  ASSERT_TRUE(machine_->Planned(2, edges, now_, &actions_).ok());
+  proto::Envelope ready = Order();
+  ready.set_epoch(2);
+  ready.mutable_epoch_ready()->set_newest(5);  // as the coordinator counted before
+  Tell(ready);
+  EXPECT_THAT(Voided(), HasSubstr("5: "));
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ absl::Status ReceiverSession::Begin(uint64_t generation, bool touches_live) {
   return absl::OkStatus();
 }
 
-absl::Status ReceiverSession::RequestStart(int publisher, int64_t, MemberActions* actions) {
+absl::Status ReceiverSession::RequestStart(int publisher, const ReceiverMeans& means, MemberActions* actions) {
   HR_RETURN_IF_ERROR(CheckJoined("RequestStart()"));
   if (run_ != Run::kStreaming) return Malformed("RequestStart() outside of Begin and Vote");
   const MemberKey key = MemberKey::Publisher(publisher);
@@ -177,6 +177,8 @@ absl::Status ReceiverSession::RequestStart(int publisher, int64_t, MemberActions
   *message.mutable_to() = key.ToProto();
   message.mutable_start()->set_generation(running_);
   message.mutable_start()->set_digest(edge->digest);
+  message.mutable_start()->set_ring_key(means.ring_key);
+  message.mutable_start()->set_reads(means.reads);
   Send(std::move(message), actions);
   return absl::OkStatus();
 }
@@ -349,8 +351,8 @@ absl::Status ReceiverSession::HandleDecision(const proto::Decision& decision, Me
     served_vote_ = 0;
   } else if (generation == running_ && run_ != Run::kIdle && run_ != Run::kAborted) {
     GiveUp(why, actions);
-  } else if (!announced_.empty() && generation == announced_.front()) {
-    announced_.pop_front();
+  } else if (const auto it = std::find(announced_.begin(), announced_.end(), generation); it != announced_.end()) {
+    announced_.erase(it);
     SendRelease(generation, actions);
     actions->effects.push_back(DiscardEffect{generation, why});
   } else if (generation > last_announced_ && !announcement_due_) {

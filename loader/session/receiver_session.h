@@ -50,8 +50,9 @@ class ReceiverSession : public MemberSession {
   // (in_place). kMalformed: it is not the oldest announced generation that is undecided, or another one is running.
   // kAborted: a worker of this engine left.
   absl::Status Begin(uint64_t generation, bool touches_live);
-  // Two-sided transports: orders `publisher` to send. Only between Begin and Vote. kMalformed: no edge to it.
-  absl::Status RequestStart(int publisher, int64_t now_ns, MemberActions* actions);
+  // Orders `publisher` to send; `means`: where it holds and the transport maps. Only between Begin and Vote.
+  // kMalformed: no edge to it.
+  absl::Status RequestStart(int publisher, const ReceiverMeans& means, MemberActions* actions);
   // The worker's verdict, after its own verification; not OK: why it gives up. It no longer reads the generation:
   // the lease is released. kMalformed: not streaming this generation.
   absl::Status Vote(uint64_t generation, const absl::Status& verdict, int64_t now_ns, MemberActions* actions);

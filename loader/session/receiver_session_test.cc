@@ -122,7 +122,7 @@ TEST_F(ReceiverSessionTest, GoesRound) {
   ASSERT_TRUE(machine_->Begin(3, false).ok());
   EXPECT_EQ(machine_->state(), State::kStreaming);
   actions_ = {};
-  ASSERT_TRUE(machine_->RequestStart(0, now_, &actions_).ok());
+  ASSERT_TRUE(machine_->RequestStart(0, {}, &actions_).ok());
   EXPECT_EQ(actions_.messages.at(0).start().digest(), "d0");
   EXPECT_EQ(MemberKey::From(actions_.messages[0].to()), MemberKey::Publisher(0));
   Vote(3);
@@ -389,12 +389,12 @@ TEST_F(ReceiverSessionTest, CallsOutOfTurnAreErrors) {
   EXPECT_EQ(CodeOf(machine_->Vote(1, absl::OkStatus(), now_, &actions_)), "malformed");
   EXPECT_EQ(CodeOf(machine_->Committed(1, now_, &actions_)), "malformed");
   EXPECT_EQ(CodeOf(machine_->Stopped(1, now_, &actions_)), "malformed");
-  EXPECT_EQ(CodeOf(machine_->RequestStart(0, now_, &actions_)), "malformed");
+  EXPECT_EQ(CodeOf(machine_->RequestStart(0, {}, &actions_)), "malformed");
   Announce(1);
   ASSERT_TRUE(machine_->Begin(1, false).ok());
   EXPECT_EQ(CodeOf(machine_->Begin(1, false)), "malformed");
   EXPECT_EQ(CodeOf(machine_->Vote(2, absl::OkStatus(), now_, &actions_)), "malformed");
-  EXPECT_EQ(CodeOf(machine_->RequestStart(1, now_, &actions_)), "malformed");  // no edge
+  EXPECT_EQ(CodeOf(machine_->RequestStart(1, {}, &actions_)), "malformed");  // no edge
 }
 
 TEST_F(ReceiverSessionTest, AFailedCommitIsPoison) {

@@ -69,6 +69,12 @@ struct SessionTimeouts {
   int64_t rejoin_ns = 0;
 };
 
+// How a receiver takes what a publisher holds, on transports that map (proto::Start).
+struct ReceiverMeans {
+  std::string ring_key = {};
+  bool reads = false;
+};
+
 // ---- What a member's session asks of its owner -----------------------------------------------------------------
 
 // A new epoch begins: stop what was read in the last one, make the plan, then call Planned(). A PlanEffect of a later
@@ -107,11 +113,12 @@ struct AnnouncedEffect {
   std::vector<MemberKey> absent = {};
 };
 AnnouncedEffect AnnouncedOf(const proto::Announced& announced);
-// Publisher, two-sided transports: send the edge's bytes of `generation`, which is in `slot`, to this receiver.
+// Publisher: send the edge's bytes of `generation`, which is in `slot`, to this receiver.
 struct SendToEffect {
   MemberKey receiver;
   uint64_t generation = 0;
   int slot = 0;
+  ReceiverMeans means = {};
 };
 // Publisher: no receiver reads `generation` any more, so its slot may be written again.
 struct SlotFreeEffect {
