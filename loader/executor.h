@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "loader/held_edge.h"
 #include "loader/slot.h"
 #include "loader/transport/transport.h"
 #include "planner/manifest.h"
@@ -60,6 +61,8 @@ struct IncomingEdge {
   std::shared_ptr<const SumsLayout> sums_layout;
   std::vector<std::shared_ptr<const Mapping>> slots;
   std::shared_ptr<const Mapping> sums;
+  // And where the publisher holds its weights, so that its slot has stamps alone.
+  std::shared_ptr<HeldEdge> held;
 };
 
 // The first rank of a chain that takes part; none: no one does.
@@ -84,9 +87,9 @@ class Executor {
     // Destination ranks that take no part in this generation, since they hold it; the same at all that do. Chains leave
     // them out: the first that is left gets the bytes from the publisher (FirstOf).
     std::set<int64_t> absent;
-    // Two-sided: orders a publisher to send the generation. Called once for each publisher that sends to this rank,
-    // with one of the edges on which it does: its direct one, or a stream's of which this rank is the first. Of all
-    // these edges the publisher sends what this rank is ready for (sender.h).
+    // Orders a publisher to send the generation, or to pack it into a ring. Called once for each publisher that does so
+    // to this rank, with one of the edges on which it does: its direct one, or a stream's (two-sided: of which this
+    // rank is the first). Of all these edges the publisher sends what this rank is ready for (sender.h).
     std::function<absl::Status(size_t edge)> start;
     // Asked between pieces of work; not OK: give up with that status.
     std::function<absl::Status()> interrupted;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +49,13 @@ Copy StepOf(const Copy& copy, Index step) {
   return part;
 }
 
+// An error of the way to what a publisher holds, with its name.
+absl::Status Naming(const IncomingEdge& edge, const absl::Status& status) {
+  if (HasCode(status, ErrorCode::kVerificationFailed) || HasCode(status, ErrorCode::kGenerationChanged)) return status;
+  return About(WithMessage(status, absl::StrCat("receiving from ", edge.name, ": ", status.message())),
+               {.peer = edge.name});
+}
+
 double Seconds(absl::Time since) { return absl::ToDoubleSeconds(absl::Now() - since); }
 
 }  // namespace
@@ -57,12 +66,13 @@ void MappedExecutor::Begin(Request request) {
   streamed_bytes_ = 0;
   edge_ = copy_ = 0;
   part_ = 0;
+  edge_begun_ = ordered_ = false;
   begin_ = absl::Now();
 }
 
-std::optional<absl::Status> MappedExecutor::Step(absl::Duration) {
+std::optional<absl::Status> MappedExecutor::Step(absl::Duration max_wait) {
   if (MoreCopies()) {
-    if (absl::Status made = MakeStep(); !made.ok()) return made;
+    if (absl::Status made = MakeStep(max_wait); !made.ok()) return made;
     if (MoreCopies()) return std::nullopt;
   }
   stats_.transfer_seconds = Seconds(begin_);
@@ -73,17 +83,43 @@ bool MappedExecutor::MoreCopies() {
   while (edge_ < edges_.size() && copy_ == edges_[edge_].edge.count) {
     ++edge_;
     copy_ = 0;
+    edge_begun_ = false;
   }
   return edge_ < edges_.size();
 }
 
-absl::Status MappedExecutor::MakeStep() {
+// All publishers pack at once, each as far as its ring reaches.
+absl::Status MappedExecutor::OrderPacking() {
+  std::set<std::string> ordered;
+  for (size_t e = 0; e < edges_.size(); ++e) {
+    if (edges_[e].held == nullptr || !edges_[e].held->packs() || !ordered.insert(edges_[e].address).second) continue;
+    HR_RETURN_IF_ERROR(request_.start(e));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MappedExecutor::MakeStep(absl::Duration max_wait) {
   const IncomingEdge& edge = edges_[edge_];
-  if (copy_ == 0 && part_ == 0) HR_RETURN_IF_ERROR(CheckSlotOf(edge_));
   HR_RETURN_IF_ERROR(request_.interrupted());
   if (absl::Now() > request_.deadline) {
     return Error(ErrorCode::kDeadline, absl::StrCat("the transfer from ", edge.name, " did not end in time"));
   }
+  if (!std::exchange(ordered_, true)) HR_RETURN_IF_ERROR(OrderPacking());
+  const bool first = !std::exchange(edge_begun_, true);
+  if (first) HR_RETURN_IF_ERROR(CheckSlotOf(edge_));
+  if (edge.held == nullptr) return MakePartOfCopy();
+  if (first) edge.held->Begin({request_.generation, &request_.destination, request_.deadline});
+  const auto arrived = edge.held->Step(max_wait, [&](size_t copy, uint64_t sum) {
+    ++copy_;
+    return CheckCopy(copy, sum);
+  });
+  if (!arrived.ok()) return Naming(edge, arrived.status());
+  streamed_bytes_ += *arrived;
+  return absl::OkStatus();
+}
+
+absl::Status MappedExecutor::MakePartOfCopy() {
+  const IncomingEdge& edge = edges_[edge_];
   const size_t index = edge.edge.first + copy_;
   const Copy& copy = plan_.copies[index];
   const Copy part = StepOf(copy, part_);
@@ -92,22 +128,21 @@ absl::Status MappedExecutor::MakeStep() {
       Lower(part, SlotOf(edge_).data() + edge.layout->BufferOffset(copy), request_.destination.at(copy.destination)));
   streamed_bytes_ += part.bytes();
   if (++part_ < Steps(copy)) return absl::OkStatus();
-  HR_RETURN_IF_ERROR(CheckCopy(edge, index));
-  CountCopy(index);
   ++copy_;
   part_ = 0;
-  return absl::OkStatus();
+  return CheckCopy(index, sum_);
 }
 
-absl::Status MappedExecutor::CheckCopy(const IncomingEdge& edge, size_t copy) const {
-  const size_t sum = edge.edge.stream < 0 ? copy - edge.edge.first : static_cast<size_t>(plan_.copies[copy].part);
-  const std::byte* sums = edge.sums_layout->Of(request_.slot_of_edge[edge_], edge.sums->bytes()).data() +
-                          edge.sums_layout->Offset(edge.edge);
+absl::Status MappedExecutor::CheckCopy(size_t copy, uint64_t sum) {
+  const IncomingEdge& edge = edges_[edge_];
+  const std::byte* sums = edge.sums_layout->Of(request_.slot_of_edge[edge_], edge.sums->bytes()).data();
   uint64_t wanted = 0;
-  std::memcpy(&wanted, sums + sum * sizeof wanted, sizeof wanted);
-  // Sums that differ because the slot was overwritten meanwhile are no corruption.
-  if (wanted != sum_) HR_RETURN_IF_ERROR(CheckSlotOf(edge_));
-  return CheckSum(edge, copy, wanted, sum_);
+  std::memcpy(&wanted, sums + edge.sums_layout->OffsetOfCopy(plan_, edge.edge, copy), sizeof wanted);
+  // Sums that differ because the slot was overwritten, or the weights changed, meanwhile are no corruption.
+  if (wanted != sum) HR_RETURN_IF_ERROR(CheckSlotOf(edge_));
+  HR_RETURN_IF_ERROR(CheckSum(edge, copy, wanted, sum));
+  CountCopy(copy);
+  return absl::OkStatus();
 }
 
 absl::Span<const std::byte> MappedExecutor::SlotOf(size_t edge) const {

@@ -1,7 +1,7 @@
 #ifndef HEADRACE_LOADER_MAPPED_EXECUTOR_H_
 #define HEADRACE_LOADER_MAPPED_EXECUTOR_H_
 
-// Transfers over transports that map: every receiver reads the publishers' slots.
+// Transfers over transports that map: every receiver reads the publishers' slots, or what they hold (held_edge.h).
 //
 // Streams need no relay here. Each rank of a chain maps the slot that the stream's bytes are in and makes its own
 // copies of them, checked against the sums of the stream's parts; a rank that would only pass bytes on does nothing.
@@ -26,8 +26,10 @@ class MappedExecutor : public Executor {
  private:
   // The edge whose copies are being made, or the end.
   bool MoreCopies();
-  absl::Status MakeStep();
-  absl::Status CheckCopy(const IncomingEdge& edge, size_t copy) const;
+  absl::Status OrderPacking();
+  absl::Status MakeStep(absl::Duration max_wait);
+  absl::Status MakePartOfCopy();
+  absl::Status CheckCopy(size_t copy, uint64_t sum);
   absl::Status CheckSlotOf(size_t edge) const;
   absl::Span<const std::byte> SlotOf(size_t edge) const;
   absl::Status CheckSlots();
@@ -36,6 +38,7 @@ class MappedExecutor : public Executor {
   // Where the transfer is: in copy `copy_` of edge `edge_`, before its part `part_`.
   size_t edge_ = 0, copy_ = 0;
   Index part_ = 0;
+  bool edge_begun_ = false, ordered_ = false;
   uint64_t sum_ = 0;  // of the copy's parts so far
   absl::Time begin_;
 };

@@ -1,43 +1,25 @@
 #include "loader/publisher.h"
 
 #include <algorithm>
-#include <atomic>
-#include <deque>
+#include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "loader/edge_stream.h"
-#include "loader/epoch_plan.h"
-#include "loader/executor.h"
-#include "loader/sender.h"
+#include "loader/message_outlet.h"
+#include "loader/publisher_epoch.h"
+#include "loader/region_keys.h"
+#include "loader/ring_outlet.h"
+#include "loader/sending.h"
 #include "loader/session/publisher_session.h"
-#include "loader/snapshot.h"
-#include "loader/stream_tags.h"
 #include "planner/status.h"
 
 namespace headrace {
 namespace {
 
-constexpr absl::Duration kReconnectTimeout = absl::Seconds(5);
-
-// What one epoch adds to the slots, which outlive it.
-struct PublisherEpoch {
-  explicit PublisherEpoch(EpochPlan plan) : plan(std::move(plan)) {}
-
-  const EpochPlan plan;
-  std::optional<SnapshotWriter> writer;
-  std::unique_ptr<Region> sums;
-  // Two-sided transports: what each receiver gets, its direct edge and streams.
-  std::map<MemberKey, std::vector<EdgeStream>> streams;
-  std::optional<StreamTags> tags;
-  std::map<MemberKey, std::string> addresses;
-
-  absl::Span<std::byte> SumsOf(int slot) const { return writer->sums_layout().Of(slot, sums->bytes()); }
-};
+constexpr absl::Duration kSettleTime = absl::Seconds(5);
 
 class PublisherImpl final : public Publisher, private Member {
  public:
@@ -50,12 +32,12 @@ class PublisherImpl final : public Publisher, private Member {
         options_(options),
         memory_(std::move(memory)),
         transport_(std::move(transport)),
-        two_sided_(!transport_->capabilities().map) {}
+        hold_(options.publishing == Publishing::kHold),
+        maps_(transport_->capabilities().map) {}
 
   ~PublisherImpl() override {
     Stop();
-    stop_sending_ = true;
-    if (sending_.joinable()) sending_.join();
+    if (sending_ != nullptr) sending_->Stop();
   }
 
   absl::Status Start() {
@@ -91,6 +73,27 @@ class PublisherImpl final : public Publisher, private Member {
       return publisher().Snapshotted(generation, now, actions);
     });
     return published;
+  }
+
+  absl::Status AwaitRelease(uint64_t generation, absl::Time deadline) override {
+    if (!hold_) return absl::OkStatus();
+    (void)Wait(deadline, "the release of the weights", [&] { return publisher().released(generation); });
+    absl::Status taken = Step([&](int64_t, MemberActions* actions) {
+      const bool was_held = publisher().generation_in(0) == generation;
+      absl::Status taken = publisher().TakeBack(generation, actions);
+      // From now on nothing begins to read, and whoever does not stop finds these stamps.
+      if (was_held) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+      return taken;
+    });
+    // Whoever released it has taken, or will drop, all that is under way to it.
+    const absl::Time patience = absl::Now() + (taken.ok() ? kSettleTime : absl::ZeroDuration());
+    for (bool dropped = false; !Quiet();) {
+      if (!dropped && absl::Now() >= patience && sending_ != nullptr) sending_->Drop();
+      dropped |= absl::Now() >= patience;
+      // Short, and whatever becomes of the session: these threads read the weights.
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return status().ok() ? taken : status();
   }
 
   absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) override {
@@ -133,22 +136,12 @@ class PublisherImpl final : public Publisher, private Member {
 
   PublisherStats stats() const override {
     std::lock_guard<std::mutex> lock(mutex());
-    return stats_;
+    PublisherStats stats = stats_;
+    if (sending_ != nullptr) stats.peak_staging_bytes = sending_->peak_staging_bytes();
+    return stats;
   }
 
  private:
-  // What the sending thread is asked to do, in this order.
-  struct Drop {
-    std::optional<int> engine;  // gave a generation up (none: the epoch is over, for all), or
-    std::optional<int> worker;  // this one of its workers left
-  };
-  struct Send {
-    SendToEffect order;
-    std::shared_ptr<PublisherEpoch> epoch;
-    std::set<int64_t> absent;  // destination ranks that take no part
-  };
-  using Order = std::variant<Send, Drop>;
-
   PublisherSession& publisher() { return static_cast<PublisherSession&>(session()); }
   MemberKey self() const { return MemberKey::Publisher(options_.rank); }
 
@@ -161,7 +154,7 @@ class PublisherImpl final : public Publisher, private Member {
         if (member.id().role() == proto::RECEIVER) engines_.insert(member.id().engine());
       }
       // Whoever reads begins anew.
-      if (two_sided_) orders_.push_back(Drop{});
+      if (sending_ != nullptr) sending_->Drop();
     } else if (std::holds_alternative<EpochReadyEffect>(effect)) {
       ready_ = planned_;
     } else if (const auto* suspended = std::get_if<SuspendedEffect>(&effect)) {
@@ -171,7 +164,7 @@ class PublisherImpl final : public Publisher, private Member {
           aborted_[engine] = {publisher().last_published(), suspended->status};
         }
       }
-      if (two_sided_) orders_.push_back(Drop{});
+      if (sending_ != nullptr) sending_->Drop();
     } else if (const auto* slot = std::get_if<WriteSlotEffect>(&effect)) {
       write_slot_ = slot->slot;
       // Granted when the epoch became ready, or later.
@@ -181,18 +174,20 @@ class PublisherImpl final : public Publisher, private Member {
     } else if (const auto* order = std::get_if<SendToEffect>(&effect)) {
       // An order that crossed the decision to give its generation up: nobody would take what is sent.
       auto it = aborted_.find(order->receiver.engine);
-      if (it == aborted_.end() || it->second.first < order->generation)
-        orders_.push_back(Order{Send{*order, ready_, absent_[order->generation]}});
+      if (sending_ != nullptr && (it == aborted_.end() || it->second.first < order->generation)) {
+        sending_->Start(
+            {*order, ready_, ready_->writer->Published(slots_[order->slot]->bytes()), absent_[order->generation]});
+      }
     } else if (const auto* committed = std::get_if<EngineCommittedEffect>(&effect)) {
       committed_[committed->engine] = std::max(committed_[committed->engine], committed->generation);
     } else if (const auto* aborted = std::get_if<EngineAbortedEffect>(&effect)) {
       aborted_[aborted->engine] = {aborted->generation, aborted->status};
-      if (two_sided_) orders_.push_back(Drop{aborted->engine, std::nullopt});
+      if (sending_ != nullptr) sending_->Drop(aborted->engine);
     } else if (const auto* announced = std::get_if<AnnouncedEffect>(&effect)) {
       absent_.erase(absent_.begin(), absent_.lower_bound(announced->generation > 1 ? announced->generation - 1 : 0));
       std::set<int64_t>& absent = absent_[announced->generation];
       absent.clear();
-      for (const MemberKey& worker : announced->absent) absent.insert(ready_->plan.DestinationRank(worker));
+      for (const MemberKey& worker : announced->absent) absent.insert(ready_->plan->DestinationRank(worker));
       // A new epoch is a new chance for what was given up.
       std::erase_if(aborted_, [&](const auto& entry) {
         return engines_.contains(entry.first) && entry.second.first == announced->generation;
@@ -200,7 +195,7 @@ class PublisherImpl final : public Publisher, private Member {
     } else if (const auto* left = std::get_if<LeftEffect>(&effect)) {
       if (left->member.role != proto::RECEIVER) return;
       left_.emplace(left->member.engine, left->member);
-      if (two_sided_) orders_.push_back(Drop{left->member.engine, left->member.rank});
+      if (sending_ != nullptr) sending_->Drop(left->member.engine, left->member.rank);
     }
   }
 
@@ -212,15 +207,14 @@ class PublisherImpl final : public Publisher, private Member {
       const absl::Status idle = Wait(absl::InfiniteFuture(), "the end of a snapshot",
                                      [&] { return !publisher().writing() || session().epoch() != effect.epoch; });
       if (!idle.ok()) return;
-      for (int slot = 0; slot < kSnapshotSlots; ++slot) SumAgain(**made, slot);
+      for (size_t slot = 0; slot < slots_.size(); ++slot) SumAgain(**made, static_cast<int>(slot));
     }
     absl::StatusOr<std::vector<proto::Edge>> edges = std::vector<proto::Edge>();
     if (!made.ok()) edges = made.status();
     std::vector<std::string> keys;
     if (made.ok()) {
-      edges = (*made)->plan.DigestsOf(self());
-      for (const auto& slot : slots_) keys.push_back(slot->key());
-      keys.push_back((*made)->sums->key());
+      edges = (*made)->plan->DigestsOf(self());
+      keys = ToList(KeysOf(**made, slots_));
     }
     // kStaleEpoch: another one began, whose turn is next.
     (void)Step([&](int64_t now, MemberActions* actions) {
@@ -238,20 +232,61 @@ class PublisherImpl final : public Publisher, private Member {
       std::lock_guard<std::mutex> lock(mutex());
       if (publisher().generation_in(slot) == 0) return;
       last = planned_;
+      summing_ = true;
     }
-    if (last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot))) {
-      epoch.writer->SumAgain(slots_[slot]->bytes(), epoch.SumsOf(slot));
-      return;
-    }
-    (void)Step([&](int64_t, MemberActions*) { return publisher().DropSlot(slot); });
+    const bool agrees = last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot));
+    if (agrees) epoch.writer->SumAgain(slots_[slot]->bytes(), epoch.SumsOf(slot));
+    (void)Step([&](int64_t, MemberActions*) {
+      summing_ = false;
+      return agrees ? absl::OkStatus() : publisher().DropSlot(slot);
+    });
+  }
+
+  // Whether none of our threads reads the weights that are held.
+  bool Quiet() {
+    std::lock_guard<std::mutex> lock(mutex());
+    return !summing_ && (sending_ == nullptr || sending_->IsIdle(0));
+  }
+
+  static RegionKeys KeysOf(const PublisherEpoch& epoch, const std::vector<std::unique_ptr<Region>>& slots) {
+    RegionKeys keys;
+    for (const auto& slot : slots) keys.slots.push_back(slot->key());
+    keys.sums = epoch.sums->key();
+    for (const auto& [receiver, ring] : epoch.rings) keys.rings[receiver] = ring->key();
+    for (const auto& [buffer, memory] : epoch.registrations) keys.memory[buffer] = memory ? memory->key() : "";
+    return keys;
   }
 
   absl::StatusOr<std::shared_ptr<PublisherEpoch>> MakeEpoch(const PlanEffect& effect) {
     const absl::Time begin = absl::Now();
     HR_ASSIGN_OR_RETURN(EpochPlan plan, EpochPlan::Make(effect.start));
-    auto epoch = std::make_shared<PublisherEpoch>(std::move(plan));
-    const Manifest& manifest = epoch->plan.manifest();
-    const int64_t rank = epoch->plan.SourceRank(options_.rank);
+    auto epoch = std::make_shared<PublisherEpoch>(options_.rank, std::make_shared<const EpochPlan>(std::move(plan)));
+    const Manifest& manifest = epoch->plan->manifest();
+    const int64_t rank = epoch->plan->SourceRank(options_.rank);
+    HR_ASSIGN_OR_RETURN(const auto memory, MemoryOf(manifest, rank));
+    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, hold_);
+    for (const auto& member : effect.start.members()) {
+      epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+      stats_.snapshot_bytes = epoch->writer->layout().bytes();
+    }
+    std::lock_guard<std::mutex> lock(transport_mutex_);
+    while (slots_.size() < (hold_ ? 1 : kSnapshotSlots)) {
+      HR_ASSIGN_OR_RETURN(slots_.emplace_back(), transport_->AllocateRegion(epoch->writer->layout().bytes()));
+    }
+    HR_ASSIGN_OR_RETURN(epoch->sums, transport_->AllocateRegion(epoch->writer->sums_layout().bytes()));
+    if (!maps_) {
+      HR_RETURN_IF_ERROR(PrepareMessages(effect.epoch, epoch.get()));
+    } else if (hold_) {
+      HR_RETURN_IF_ERROR(PrepareRings(memory, epoch.get()));
+    }
+    return epoch;
+  }
+
+  absl::StatusOr<std::map<int, const std::byte*>> MemoryOf(const Manifest& manifest, int64_t rank) const {
     std::map<int, const std::byte*> memory;
     for (size_t i = 0; i < manifest.source.size(); ++i) {
       const Buffer& b = manifest.source[i];
@@ -264,139 +299,73 @@ class PublisherImpl final : public Publisher, private Member {
                                                              " was given no memory for its buffer \"", b.name, "\""));
       }
     }
-    epoch->writer.emplace(manifest, epoch->plan.plan(), rank, std::move(memory));
-    for (const auto& member : effect.start.members()) {
-      epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
-    }
-    if (two_sided_) {
-      HR_ASSIGN_OR_RETURN(epoch->tags, StreamTags::Create(*transport_, epoch->plan.plan(), effect.epoch));
-      for (const Edge& edge : epoch->plan.EdgesOf(self())) {
-        epoch->streams[epoch->plan.ReceiverOf(edge.destination_rank)].emplace_back(epoch->plan.plan(), edge,
-                                                                                   options_.chunk_bytes);
-      }
-    }
-    {
-      std::lock_guard<std::mutex> lock(mutex());
-      stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-      stats_.snapshot_bytes = epoch->writer->layout().bytes();
-    }
-    while (slots_.size() < kSnapshotSlots) {
-      HR_ASSIGN_OR_RETURN(slots_.emplace_back(), transport_->AllocateRegion(epoch->writer->layout().bytes()));
-    }
-    HR_ASSIGN_OR_RETURN(epoch->sums, transport_->AllocateRegion(epoch->writer->sums_layout().bytes()));
-    if (two_sided_ && sender_ == nullptr) {
-      HR_ASSIGN_OR_RETURN(sender_, Sender::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes));
-      sending_ = std::thread([this] { SendOrders(); });
-    }
-    return epoch;
+    return memory;
   }
 
-  // The transport's thread on two-sided transports: does what receivers ordered.
-  void SendOrders() {
-    std::shared_ptr<PublisherEpoch> sending;  // whose streams the sender refers to
-    while (!stop_sending_) {
-      std::deque<Order> orders;
-      {
-        std::lock_guard<std::mutex> lock(mutex());
-        std::swap(orders, orders_);
-        taking_orders_ = !orders.empty();
-      }
-      for (const Order& order : orders) {
-        if (const auto* drop = std::get_if<Drop>(&order)) {
-          DropPeers(*drop);
-          continue;
-        }
-        const Send& send = std::get<Send>(order);
-        if (send.epoch != sending) {
-          DropPeers(Drop{});
-          sending = send.epoch;
-        }
-        StartSending(send);
-      }
-      sender_->Progress(absl::Milliseconds(sender_->active() > 0 ? 1 : 5));
-      bool awaited;
-      {
-        std::lock_guard<std::mutex> lock(mutex());
-        stats_.peak_staging_bytes = sender_->peak_staging_bytes();
-        taking_orders_ = false;
-        for (int i = 0; i < kSnapshotSlots; ++i) {
-          slot_is_read_[i] = sender_->active() > 0 && sender_->Reads(slots_[i]->bytes());
-        }
-        awaited = sender_awaited_;
-      }
-      if (awaited) Notify();
+  absl::Status PrepareMessages(uint64_t number, PublisherEpoch* epoch) {
+    HR_ASSIGN_OR_RETURN(epoch->tags, StreamTags::Create(*transport_, epoch->plan->plan(), number));
+    for (const Edge& edge : epoch->plan->EdgesOf(self())) {
+      epoch->streams[epoch->plan->ReceiverOf(edge.destination_rank)].emplace_back(epoch->plan->plan(), edge,
+                                                                                  options_.chunk_bytes);
     }
+    if (sending_ != nullptr) return absl::OkStatus();
+    HR_ASSIGN_OR_RETURN(auto outlet,
+                        MessageOutlet::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes));
+    std::lock_guard<std::mutex> lock(mutex());
+    sending_ = std::make_unique<Sending>(std::move(outlet), [this] { Notify(); });
+    return absl::OkStatus();
   }
 
-  void StartSending(const Send& send) {
-    const SendToEffect& order = send.order;
-    const auto streams = send.epoch->streams.find(order.receiver);
-    if (streams == send.epoch->streams.end()) return;  // nothing is sent to it: it does not order
-    const std::string& address = send.epoch->addresses.at(order.receiver);
-    auto peer = peers_.find(order.receiver);
-    if (peer != peers_.end() && (peer->second.address != address || sender_->TakeFailure(peer->second.id))) {
-      transport_->Disconnect(peer->second.id);
-      peers_.erase(peer);
-      peer = peers_.end();
+  absl::Status PrepareRings(const std::map<int, const std::byte*>& memory, PublisherEpoch* epoch) {
+    const PackRingOptions ring = RingOptions(options_.chunk_bytes);
+    const std::set<MemberKey> receivers = ReceiversOf(*epoch->plan, options_.rank);
+    const int64_t needed = static_cast<int64_t>(receivers.size()) * ring.slots * ring.slot_bytes;
+    if (needed > options_.staging_bytes) {
+      return Error(ErrorCode::kStagingTooSmall,
+                   absl::StrCat("publisher rank ", options_.rank, " packs for ", receivers.size(), " receivers, which ",
+                                "takes ", needed, " bytes; staging_bytes is ", options_.staging_bytes,
+                                ". Raise it, or lower chunk_bytes at all members"));
     }
-    if (peer == peers_.end()) {
-      absl::StatusOr<PeerId> id = transport_->Connect(address, absl::Now() + kReconnectTimeout);
-      if (!id.ok()) return;  // the receiver's own deadline, or its death, tells the job
-      peer = peers_.emplace(order.receiver, Peer{address, *id}).first;
+    for (const MemberKey& receiver : receivers) {
+      HR_ASSIGN_OR_RETURN(epoch->rings[receiver], PackRingWriter::Create(transport_.get(), ring));
     }
-    const SnapshotWriter& writer = *send.epoch->writer;
-    for (const EdgeStream& stream : streams->second) {
-      const Edge& edge = stream.edge();
-      // The others of a chain pass it on.
-      const bool first = edge.stream < 0 || FirstOf(send.epoch->plan.plan().streams[edge.stream].chain, send.absent) ==
-                                                edge.destination_rank;
-      if (!first) continue;
-      sender_->Start(peer->second.id, &stream, &writer.layout(), slots_[order.slot]->bytes(),
-                     absl::MakeConstSpan(send.epoch->SumsOf(order.slot)).subspan(writer.sums_layout().Offset(edge)),
-                     send.epoch->tags->Of(edge, order.generation));
+    const Manifest& manifest = epoch->plan->manifest();
+    for (const int buffer : BuffersReadOf(*epoch->plan, options_.rank)) {
+      std::unique_ptr<Registration>& registration = epoch->registrations[buffer];
+      if (!transport_->capabilities().read) continue;
+      const Buffer& b = manifest.source[buffer];
+      HR_ASSIGN_OR_RETURN(registration,
+                          transport_->Register({memory.at(buffer), static_cast<size_t>(SpanBytes(b, b.dtype))}));
     }
+    if (sending_ != nullptr) return absl::OkStatus();
+    auto outlet = std::make_unique<RingOutlet>(transport_.get(), &transport_mutex_, options_.chunk_bytes);
+    std::lock_guard<std::mutex> lock(mutex());
+    sending_ = std::make_unique<Sending>(std::move(outlet), [this] { Notify(); });
+    return absl::OkStatus();
   }
 
   // A receiver that gave a generation up has released its slot, while the sending thread may still read it.
   absl::Status AwaitSender(uint64_t generation, int slot, absl::Time deadline) {
-    if (!two_sided_) return absl::OkStatus();
-    absl::Status idle = Wait(deadline, "the end of sending out of a slot", [&] {
-      sender_awaited_ = !orders_.empty() || taking_orders_ || slot_is_read_[slot];
-      return !sender_awaited_;
-    });
+    if (sending_ == nullptr) return absl::OkStatus();
+    absl::Status idle = Wait(deadline, "the end of sending out of a slot", [&] { return sending_->IsIdle(slot); });
     if (idle.ok() || !status().ok()) return idle;
     HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) {
-      sender_awaited_ = false;
       writing_.reset();
       return publisher().AbandonSlot(generation);
     }));
     return idle;
   }
 
-  void DropPeers(const Drop& drop) {
-    for (const auto& [receiver, peer] : peers_) {
-      if (receiver.engine == drop.engine.value_or(receiver.engine) &&
-          receiver.rank == drop.worker.value_or(receiver.rank)) {
-        sender_->Drop(peer.id);
-      }
-    }
-  }
-
-  struct Peer {
-    std::string address;
-    PeerId id;
-  };
-
   const PublisherOptions options_;
   const std::map<std::string, const std::byte*> memory_;
-  std::vector<std::unique_ptr<Region>> slots_;
-  std::map<MemberKey, Peer> peers_;  // of the sending thread
-  std::unique_ptr<Sender> sender_;
-  // Destroyed before the sender's chunks, which may be in flight.
+  std::unique_ptr<Sending> sending_;
+  // Destroyed before the messages of the sending thread, which may be in flight.
   const std::unique_ptr<Transport> transport_;
-  const bool two_sided_;
-  std::atomic<bool> stop_sending_ = false;
-  std::thread sending_;
+  const bool hold_;
+  const bool maps_;
+  std::mutex transport_mutex_;  // transports that map: between the thread that plans and the one that sends
+  // Written by the thread that plans, before anybody else knows of them.
+  std::vector<std::unique_ptr<Region>> slots_;
 
   // Under the lock.
   std::shared_ptr<PublisherEpoch> planned_;  // of the newest epoch that was planned
@@ -404,10 +373,7 @@ class PublisherImpl final : public Publisher, private Member {
   std::shared_ptr<PublisherEpoch> writing_;  // in which the slot that is being written was granted
   std::optional<int> write_slot_;
   absl::Status publish_failed_;
-  std::deque<Order> orders_;
-  bool taking_orders_ = false;
-  bool sender_awaited_ = false;
-  bool slot_is_read_[kSnapshotSlots] = {};        // by the sending thread
+  bool summing_ = false;                          // the thread that plans reads a slot
   std::map<uint64_t, std::set<int64_t>> absent_;  // by generation: destination ranks that take no part
   std::set<int> engines_;                         // of the epoch
   std::map<int, uint64_t> committed_;
@@ -427,6 +393,14 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Join(const PublisherOption
   layout.set_transport_address(transport->address());
   layout.set_slots(kSnapshotSlots);
   layout.set_chunk_bytes(options.chunk_bytes);
+  layout.set_hold(options.publishing == Publishing::kHold);
+  for (const Buffer& b : part.source) {
+    if (!layout.hold() || !b.convert_rne) continue;
+    return About(Error(ErrorCode::kInvalidOption,
+                       absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name,
+                                    "\" is converted, which takes a copy: it cannot be held. Publish by snapshot")),
+                 {.buffer = b.name, .rank = b.rank});
+  }
   HR_ASSIGN_OR_RETURN(auto client, Member::Connect(options.job, absl::Now() + options.job.connect_timeout));
   auto session = std::make_unique<PublisherSession>(
       Member::SessionOptions(options.job, MemberKey::Publisher(options.rank), std::move(layout)));

@@ -5,11 +5,16 @@
 //
 //   auto publisher = Publisher::Join(options, part, memory, std::move(transport));
 //   ... train a step ...
-//   publisher->Publish(step, deadline);   // returns as soon as the snapshot is written; then train on
+//   publisher->Publish(step, deadline);
+//   publisher->AwaitRelease(step, deadline);  // then train on
 //
-// Publishing is by snapshot: Publish copies (or converts) what the plan reads into one of two slots and returns; it
-// waits only while receivers still read both. Thread rules: Publish, Close and the destructor from one thread at a
-// time; the rest from any. The source memory must outlive the publisher and must not change during Publish.
+// kSnapshot: Publish copies (or converts) what is offered into one of two slots and returns; it waits only while
+// receivers still read both. AwaitRelease returns at once: the weights may change as soon as Publish returned.
+// kHold: nothing is copied, so no memory is taken. Publish makes the sums alone, and receivers read the weights
+// themselves, which must not change from Publish until AwaitRelease returned.
+//
+// Thread rules: Publish, AwaitRelease, Close and the destructor from one thread at a time; the rest from any. The
+// source memory must outlive the publisher and must not change during Publish.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,18 +32,22 @@
 
 namespace headrace {
 
+enum class Publishing { kSnapshot, kHold };
+
 struct PublisherOptions {
   JobOptions job;
-  int rank = 0;                     // 0 <= rank < the job's publishers
-  int64_t chunk_bytes = 256 << 10;  // two-sided transports; equal at all members
+  int rank = 0;  // 0 <= rank < the job's publishers
+  Publishing publishing = Publishing::kSnapshot;
+  int64_t chunk_bytes = 256 << 10;  // of messages, and of the slots of rings (kHold); equal at all members
+  // Caps the messages in flight; kHold, on transports that map: four chunks for each receiver.
   int64_t staging_bytes = 64 << 20;
 };
 
 struct PublisherStats {
   double plan_seconds = 0;      // planning and proof
-  double snapshot_seconds = 0;  // of the last Publish: the copy itself
+  double snapshot_seconds = 0;  // of the last Publish: the copy itself, or the sums (kHold)
   double stall_seconds = 0;     // of the last Publish: all of it
-  int64_t snapshot_bytes = 0;   // of one slot
+  int64_t snapshot_bytes = 0;   // of one slot; kHold: no weights
   int64_t peak_staging_bytes = 0;
 };
 
@@ -49,15 +58,19 @@ class Publisher {
   //     `ignore` and `coupled`; destination must be empty.
   //   memory: the first element of each buffer by name. An empty buffer may be left out.
   // Errors: those of planning; kPeerLost, kUnauthenticated, kWrongJob, kDeadline; kOutOfMemory for the slots;
-  // kInvalidOption when `memory` lacks a buffer.
+  // kInvalidOption when `memory` lacks a buffer, and for kHold with a buffer that is converted.
   static absl::StatusOr<std::unique_ptr<Publisher>> Join(const PublisherOptions& options, const Manifest& part,
                                                          std::map<std::string, const std::byte*> memory,
                                                          std::unique_ptr<Transport> transport);
   virtual ~Publisher() = default;
 
-  // kGenerationNotGrowing; kDeadline names the receivers that still hold both slots; kPeerLost and other ends of the
-  // session.
+  // kGenerationNotGrowing; kDeadline names the receivers that still hold both slots; kInvalidOption: AwaitRelease did
+  // not come before (kHold); kPeerLost and other ends of the session.
   virtual absl::Status Publish(uint64_t generation, absl::Time deadline) = 0;
+  // Waits until nobody reads the weights of `generation` any more: they may change then, whatever is returned.
+  // kDeadline names the receivers that still read: the generation is void from now on, and engines that have not
+  // decided on it give it up. kPeerLost and other ends of the session.
+  virtual absl::Status AwaitRelease(uint64_t generation, absl::Time deadline) = 0;
   // Waits until every engine committed `generation` or a newer one. When an engine gave it up: the worker's own error,
   // under its code, naming the worker. kAborted: a worker left without whom its engine cannot commit. kDeadline.
   virtual absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) = 0;

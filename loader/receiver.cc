@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "loader/epoch_plan.h"
 #include "loader/executor.h"
+#include "loader/incoming.h"
 #include "loader/shadow.h"
 #include "planner/status.h"
 
@@ -24,13 +25,10 @@ struct ReceiverEpoch {
   proto::EpochStart start;
   std::optional<CommitBoxes> commit_boxes;
   std::map<int, std::byte*> live, shadow;  // by index in manifest.destination
-  const proto::EpochStart::Member& MemberOf(const MemberKey& key) const {
-    return *std::find_if(start.members().begin(), start.members().end(),
-                         [&](const auto& member) { return MemberKey::From(member.id()) == key; });
-  }
 
   // Of the thread that stages.
   std::vector<int> publisher_of_edge;
+  std::vector<ReceiverMeans> means_of_edge;
   std::unique_ptr<Executor> executor;  // none before the first generation of the epoch
 };
 
@@ -44,7 +42,8 @@ class ReceiverImpl final : public Receiver, private Member {
             [this](const PlanEffect& e) { Plan(e); }),
         options_(options),
         memory_(std::move(memory)),
-        transport_(std::move(transport)) {}
+        transport_(std::move(transport)),
+        incoming_(transport_.get()) {}
 
   ~ReceiverImpl() override { Stop(); }
 
@@ -286,72 +285,25 @@ class ReceiverImpl final : public Receiver, private Member {
     return session().phase() == MemberSession::Phase::kReady && session().epoch() == epoch.number;
   }
 
-  // Maps every slot of the publishers that have bytes for us, or prepares to receive streams. Once for each epoch.
+  // Connects to the publishers that have bytes for us. Once for each epoch.
   absl::Status Connect(ReceiverEpoch& epoch, const std::map<int, std::vector<std::string>>& region_keys) {
     if (epoch.executor != nullptr) return absl::OkStatus();
-    const absl::Time deadline = absl::Now() + options_.job.connect_timeout;
+    HR_ASSIGN_OR_RETURN(std::vector<ConnectedEdge> connected,
+                        incoming_.Connect(epoch.plan, epoch.start, self(), region_keys, options_.chunk_bytes,
+                                          absl::Now() + options_.job.connect_timeout));
     std::vector<IncomingEdge> edges;
-    std::map<std::pair<std::string, std::string>, std::shared_ptr<const Mapping>> mappings;
-    std::map<std::string, PeerId> peers;
     epoch.publisher_of_edge.clear();
-    for (const Edge& edge : epoch.plan.EdgesOf(self())) {
-      const MemberKey publisher = MemberKey::Publisher(epoch.plan.PublisherOf(edge.source_rank));
-      const proto::EpochStart::Member& member = epoch.MemberOf(publisher);
-      IncomingEdge incoming;
-      incoming.edge = edge;
-      incoming.name = NameOf(publisher, member.host(), member.pid());
-      incoming.address = member.layout().transport_address();
-      if (edge.stream >= 0) incoming.chain = ChainOf(epoch, epoch.plan.plan().streams[edge.stream]);
-      incoming.layout = std::make_shared<SlotLayout>(epoch.plan.manifest(), edge.source_rank);
-      incoming.sums_layout = std::make_shared<SumsLayout>(epoch.plan.plan(), edge.source_rank);
-      if (transport_->capabilities().map) {
-        HR_ASSIGN_OR_RETURN(PeerId peer, transport_->Connect(incoming.address, deadline));
-        peers[incoming.address] = peer;
-        const std::vector<std::string>& keys = region_keys.at(publisher.rank);
-        for (size_t i = 0; i < keys.size(); ++i) {
-          const bool is_sums = i + 1 == keys.size();
-          // A slot that an earlier epoch mapped is the same memory.
-          std::shared_ptr<const Mapping>& mapping = mappings[{incoming.address, keys[i]}];
-          if (auto known = mappings_.find({incoming.address, keys[i]}); known != mappings_.end()) {
-            mapping = known->second;
-          } else {
-            HR_ASSIGN_OR_RETURN(mapping, transport_->Map(peer, keys[i], deadline));
-          }
-          const int64_t needed = is_sums ? incoming.sums_layout->bytes() : incoming.layout->bytes();
-          if (static_cast<int64_t>(mapping->bytes().size()) < needed) {
-            return Error(ErrorCode::kTransport,
-                         absl::StrCat(is_sums ? "the sums of " : "the slot of ", incoming.name, " have ",
-                                      mapping->bytes().size(), " bytes, the plan needs ", needed));
-          }
-          if (is_sums)
-            incoming.sums = mapping;
-          else
-            incoming.slots.push_back(mapping);
-        }
-      }
-      epoch.publisher_of_edge.push_back(publisher.rank);
-      edges.push_back(std::move(incoming));
+    epoch.means_of_edge.clear();
+    for (ConnectedEdge& edge : connected) {
+      epoch.publisher_of_edge.push_back(edge.publisher);
+      epoch.means_of_edge.push_back(std::move(edge.means));
+      edges.push_back(std::move(edge.edge));
     }
-    mappings_ = std::move(mappings);
-    for (const auto& [address, peer] : peers_) {
-      if (!peers.contains(address)) transport_->Disconnect(peer);
-    }
-    peers_ = std::move(peers);
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
     HR_ASSIGN_OR_RETURN(epoch.executor,
                         Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
                                          IncarnationStamp(session().incarnation()), executor));
     return absl::OkStatus();
-  }
-
-  static std::vector<ChainMember> ChainOf(const ReceiverEpoch& epoch, const Stream& stream) {
-    std::vector<ChainMember> chain;
-    for (int64_t rank : stream.chain) {
-      const MemberKey key = epoch.plan.ReceiverOf(rank);
-      const proto::EpochStart::Member& member = epoch.MemberOf(key);
-      chain.push_back({rank, NameOf(key, member.host(), member.pid()), member.layout().transport_address()});
-    }
-    return chain;
   }
 
   // Until the generation is the next one to be read, which the change of an epoch may put off, and begins it. One step,
@@ -417,8 +369,8 @@ class ReceiverImpl final : public Receiver, private Member {
     request.deadline = deadline;
     request.interrupted = [&] { return Interruption(generation, epoch); };
     request.start = [&](size_t edge) {
-      const absl::Status started = Step([&](int64_t now, MemberActions* actions) {
-        return receiver().RequestStart(epoch.publisher_of_edge[edge], now, actions);
+      const absl::Status started = Step([&](int64_t, MemberActions* actions) {
+        return receiver().RequestStart(epoch.publisher_of_edge[edge], epoch.means_of_edge[edge], actions);
       });
       // A generation that was given up meanwhile cannot be ordered: its own reason says more.
       if (absl::Status interrupted = Interruption(generation, epoch); !interrupted.ok()) return interrupted;
@@ -491,9 +443,7 @@ class ReceiverImpl final : public Receiver, private Member {
   // Of the thread that plans.
   std::unique_ptr<ShadowMemory> shadow_;
   std::map<std::string, std::byte*> shadow_of_;  // by buffer
-  // Of the thread that stages: the newest epoch's, by address and key.
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<const Mapping>> mappings_;
-  std::map<std::string, PeerId> peers_;  // transports that map: by address, the newest epoch's
+  Incoming incoming_;                            // of the thread that stages
 
   // Under the lock.
   std::shared_ptr<ReceiverEpoch> planned_;    // the newest epoch that was planned

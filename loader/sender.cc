@@ -14,9 +14,9 @@ absl::StatusOr<std::unique_ptr<Sender>> Sender::Create(Transport* transport, int
   return std::unique_ptr<Sender>(new Sender(transport, chunk_bytes, staging_bytes));
 }
 
-void Sender::Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
-                   absl::Span<const std::byte> sums, uint64_t tag) {
-  edges_.push_back(std::make_unique<Active>(Active{peer, stream, layout, slot, sums, tag}));
+void Sender::Start(PeerId peer, const EdgeStream* stream, SourceOf source, int slot, absl::Span<const std::byte> sums,
+                   uint64_t tag) {
+  edges_.push_back(std::make_unique<Active>(Active{peer, stream, std::move(source), slot, sums, tag}));
   Active* const edge = edges_.back().get();
   auto signal = std::make_unique<std::byte[]>(1);
   absl::StatusOr<OpId> op = transport_->Receive(peer, tag, absl::MakeSpan(signal.get(), 1));
@@ -53,10 +53,9 @@ void Sender::Forget() {
                 [](const auto& e) { return e->in_flight == 0 && (e->dropped || e->next == e->stream->messages()); });
 }
 
-bool Sender::Reads(absl::Span<const std::byte> slot) const {
-  return std::any_of(edges_.begin(), edges_.end(), [&](const auto& e) {
-    return e->slot.data() == slot.data() && !e->dropped && e->next < e->stream->messages();
-  });
+bool Sender::Reads(int slot) const {
+  return std::any_of(edges_.begin(), edges_.end(),
+                     [&](const auto& e) { return e->slot == slot && !e->dropped && e->next < e->stream->messages(); });
 }
 
 void Sender::Post() {
@@ -75,9 +74,7 @@ void Sender::Post() {
       free_.pop_back();
       const int64_t bytes = edge->stream->message_bytes(edge->next);
       const absl::Span<std::byte> message(chunk.get(), bytes);
-      edge->stream->Pack(
-          edge->next, edge->sums, [&](const Copy& box) { return edge->slot.data() + edge->layout->BufferOffset(box); },
-          message);
+      edge->stream->Pack(edge->next, edge->sums, edge->source, message);
       absl::StatusOr<OpId> op = transport_->Send(edge->peer, edge->tag, message);
       if (!op.ok()) {
         Fail(edge.get());

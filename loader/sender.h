@@ -26,11 +26,11 @@ class Sender {
   static absl::StatusOr<std::unique_ptr<Sender>> Create(Transport* transport, int64_t chunk_bytes,
                                                         int64_t staging_bytes);
 
-  // Sends an edge's messages under `tag` (stream_tags.h) out of `slot`, which stays leased until the receiver released
-  // it, as soon as the receiver says that it is ready (stream_signal.h); `sums` are the edge's. All arguments outlive
-  // the transfer or the next Drop of the peer.
-  void Start(PeerId peer, const EdgeStream* stream, const SlotLayout* layout, absl::Span<const std::byte> slot,
-             absl::Span<const std::byte> sums, uint64_t tag);
+  // Sends an edge's messages under `tag` (stream_tags.h), which are in slot `slot`, at `source`, and stay leased until
+  // the receiver released them, as soon as the receiver says that it is ready (stream_signal.h); `sums` are the edge's.
+  // All arguments outlive the transfer or the next Drop of the peer.
+  void Start(PeerId peer, const EdgeStream* stream, SourceOf source, int slot, absl::Span<const std::byte> sums,
+             uint64_t tag);
   // Stops what was started for a peer: it gave the generation up, or died. Where something was left to send, the peer
   // is disconnected, which brings the chunks in flight back.
   void Drop(PeerId peer);
@@ -41,7 +41,7 @@ class Sender {
   // run into their deadline, and the session learns of a dead peer, so there is nothing to report here.
   void Progress(absl::Duration max_wait);
   // Whether an edge has bytes of this slot to pack.
-  bool Reads(absl::Span<const std::byte> slot) const;
+  bool Reads(int slot) const;
   // Edges that are not sent completely.
   size_t active() const { return edges_.size(); }
   int64_t peak_staging_bytes() const { return peak_bytes_; }
@@ -50,8 +50,8 @@ class Sender {
   struct Active {
     PeerId peer;
     const EdgeStream* stream;
-    const SlotLayout* layout;
-    absl::Span<const std::byte> slot;
+    SourceOf source;
+    int slot;
     absl::Span<const std::byte> sums;
     uint64_t tag;
     int64_t next = 0;       // message to pack

@@ -29,7 +29,7 @@ uint64_t IncarnationStamp(const std::string& incarnation) {
   return h;
 }
 
-SlotLayout::SlotLayout(const Manifest& manifest, int64_t source_rank) {
+SlotLayout::SlotLayout(const Manifest& manifest, int64_t source_rank, bool hold) {
   std::map<std::string, Dtype> dtypes;
   for (const TensorSpec& t : manifest.tensors) {
     dtypes_.push_back(t.dtype);
@@ -42,6 +42,7 @@ SlotLayout::SlotLayout(const Manifest& manifest, int64_t source_rank) {
     }
   }
   int64_t next = kHeaderBytes;
+  if (hold) buffers_.clear();
   for (auto& [snapshot, offset] : buffers_) {
     next = RoundUp(next, kPageBytes);
     offset = next;

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,9 +45,10 @@ inline constexpr int kSnapshotSlots = 2;
 
 uint64_t IncarnationStamp(const std::string& incarnation);
 
+// A publisher that holds its weights copies nothing: its slot is the header alone.
 class SlotLayout {
  public:
-  SlotLayout(const Manifest& manifest, int64_t source_rank);
+  SlotLayout(const Manifest& manifest, int64_t source_rank, bool hold = false);
 
   // Bytes of the region; at least the header.
   int64_t bytes() const { return bytes_; }
@@ -76,6 +78,11 @@ class SumsLayout {
     return edge.stream < 0 ? edges_.at(edge.destination_rank) : streams_.at(edge.stream);
   }
   int64_t OffsetOfStream(int stream) const { return streams_.at(stream); }
+  // Where the sum of a copy of an edge is, by its index in the plan.
+  int64_t OffsetOfCopy(const Plan& plan, const Edge& edge, size_t copy) const {
+    const size_t sum = edge.stream < 0 ? copy - edge.first : static_cast<size_t>(plan.copies[copy].part);
+    return Offset(edge) + static_cast<int64_t>(sum * sizeof(uint64_t));
+  }
   // The sums of one slot.
   absl::Span<std::byte> Of(int slot, absl::Span<std::byte> region) const {
     return region.subspan(slot * slot_bytes_, slot_bytes_);
@@ -89,6 +96,9 @@ class SumsLayout {
   std::map<int, int64_t> streams_;    // by index in the plan
   int64_t slot_bytes_ = 0;
 };
+
+// Where a copy's bytes are: the first element of its source buffer, in a slot or in the weights themselves.
+using SourceOf = std::function<const std::byte*(const Copy& copy)>;
 
 // The stamps of a slot. Open/Close bracket a write; Check is the reader's look, before and after.
 void OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation);

@@ -84,14 +84,21 @@ bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
 }  // namespace
 
 SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
-                               std::map<int, const std::byte*> memory)
-    : manifest_(manifest), layout_(manifest, source_rank), sums_layout_(plan, source_rank), memory_(std::move(memory)) {
+                               std::map<int, const std::byte*> memory, bool hold)
+    : manifest_(manifest),
+      layout_(manifest, source_rank, hold),
+      sums_layout_(plan, source_rank),
+      memory_(std::move(memory)),
+      hold_(hold) {
   for (const TensorSpec& t : manifest.tensors) dtypes_.emplace(t.name, t.dtype);
   for (const auto& [snapshot, offset] : layout_.buffers()) {
     if (manifest.source[snapshot.first].dtype != snapshot.second) converted_.emplace(snapshot, offset);
   }
   AddTiles(plan, source_rank);
-  AddWholes();
+  if (hold)
+    fused_.assign(tiles_.size(), false);
+  else
+    AddWholes();
 }
 
 void SnapshotWriter::AddTiles(const Plan& plan, int64_t source_rank) {
@@ -165,26 +172,34 @@ void SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sum
       kernels::Copy(Lower(box, memory_.at(whole.source), slot.data() + whole.snapshot));
     }
   }
+  const SourceOf published = Published(slot);
   for (size_t i = 0; i < tiles_.size(); ++i) {
     const Copy& copy = tiles_[i].box;
-    std::byte* snapshot = slot.data() + layout_.BufferOffset(copy);
-    const uint64_t sum = fused_[i] ? kernels::CopyAndSum(LowerSourceBox(copy, memory_.at(copy.source), snapshot))
-                                   : kernels::Sum(Lower(copy, snapshot, nullptr));
+    const uint64_t sum = fused_[i] ? kernels::CopyAndSum(LowerSourceBox(copy, memory_.at(copy.source),
+                                                                        slot.data() + layout_.BufferOffset(copy)))
+                                   : kernels::Sum(Lower(copy, published(copy), nullptr));
     for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
   }
   CloseSlot(slot, generation);
 }
 
+SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
+  if (hold_) return [this](const Copy& copy) { return memory_.at(copy.source); };
+  return [this, slot](const Copy& copy) { return slot.data() + layout_.BufferOffset(copy); };
+}
+
 bool SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums) const {
+  const SourceOf published = Published(slot);
   return std::all_of(tiles_.begin(), tiles_.end(), [&](const Tile& tile) {
-    const uint64_t sum = kernels::Sum(Lower(tile.box, slot.data() + layout_.BufferOffset(tile.box), nullptr));
+    const uint64_t sum = kernels::Sum(Lower(tile.box, published(tile.box), nullptr));
     return std::memcmp(sums.data() + tile.sums[0], &sum, sizeof sum) == 0;
   });
 }
 
 void SnapshotWriter::SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const {
+  const SourceOf published = Published(slot);
   for (const Tile& tile : tiles_) {
-    const uint64_t sum = kernels::Sum(Lower(tile.box, slot.data() + layout_.BufferOffset(tile.box), nullptr));
+    const uint64_t sum = kernels::Sum(Lower(tile.box, published(tile.box), nullptr));
     for (int64_t at : tile.sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
   }
 }

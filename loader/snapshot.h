@@ -2,7 +2,8 @@
 #define HEADRACE_LOADER_SNAPSHOT_H_
 
 // Writes one publisher's generation into a slot: copies (or converts) all that the publisher offers, and sums each copy
-// of the plan's direct edges and each part of its streams on the way.
+// of the plan's direct edges and each part of its streams on the way. Of a publisher that holds its weights it makes
+// the sums alone.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,7 @@ class SnapshotWriter {
   // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank,
   // by its index in manifest.source; buffers without elements may be left out.
   SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
-                 std::map<int, const std::byte*> memory);
+                 std::map<int, const std::byte*> memory, bool hold = false);
 
   const SlotLayout& layout() const { return layout_; }
   const SumsLayout& sums_layout() const { return sums_layout_; }
@@ -32,6 +33,8 @@ class SnapshotWriter {
   // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
   // Uses the calling thread alone.
   void Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation, uint64_t generation) const;
+  // Where what is published is: in the slot, or in `memory`. Lives as long as the writer and the slot.
+  SourceOf Published(absl::Span<const std::byte> slot) const;
   // Whether the slot still holds what these sums were made of.
   bool Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums) const;
   // The sums of a slot that was written for another plan, and agrees with its sums.
@@ -59,6 +62,7 @@ class SnapshotWriter {
   const SlotLayout layout_;
   const SumsLayout sums_layout_;
   const std::map<int, const std::byte*> memory_;
+  const bool hold_;
   std::map<std::string, Dtype> dtypes_;  // of the tensors, by name
   std::vector<Tile> tiles_;              // by source buffer and offset
   std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed in the slot

@@ -259,7 +259,7 @@ class World {
       for (const EdgeStream& stream : to.streams) {
         const int index = stream.edge().stream;
         if (index >= 0 && FirstOf(plan_.streams[index].chain, absent) != rank) continue;
-        s.sender->Start(to.peer, &stream, &s.writer->layout(), s.slot->bytes(),
+        s.sender->Start(to.peer, &stream, s.writer->Published(s.slot->bytes()), /*slot=*/0,
                         s.Sums().subspan(s.writer->sums_layout().Offset(stream.edge())),
                         tags->Of(stream.edge(), generation));
       }

@@ -214,6 +214,7 @@ PublisherOptions Job::OptionsOfPublisher(size_t publisher) const {
   PublisherOptions options;
   options.job = Options();
   options.rank = static_cast<int>(publisher);
+  options.publishing = config_.holding.contains(publisher) ? Publishing::kHold : Publishing::kSnapshot;
   options.chunk_bytes = config_.chunk_bytes;
   options.staging_bytes = config_.staging_bytes;
   return options;
@@ -310,7 +311,10 @@ std::vector<absl::Status> Job::Take(uint64_t generation) {
 absl::Status Job::Round(uint64_t generation) {
   HR_RETURN_IF_ERROR(Publish(generation));
   HR_RETURN_IF_ERROR(FirstError(Take(generation)));
-  return FirstError(ForAll(publishers(), [&](size_t i) { return publisher(i).AwaitCommit(generation, Soon()); }));
+  return FirstError(ForAll(publishers(), [&](size_t i) {
+    const absl::Status committed = publisher(i).AwaitCommit(generation, Soon());
+    return committed.ok() ? publisher(i).AwaitRelease(generation, Soon()) : committed;
+  }));
 }
 
 absl::Status Job::Close() {

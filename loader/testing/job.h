@@ -47,6 +47,7 @@ std::unique_ptr<Transport> NewTappedTransport(std::unique_ptr<Transport> inner, 
 struct JobConfig {
   // Every member's endpoint; the default is a memory fabric of its own that can map.
   std::function<std::unique_ptr<Transport>()> transport;
+  std::set<size_t> holding;    // publishers that hold their weights
   std::vector<Shadow> shadow;  // of each engine; kHost where it is too short
   int64_t chunk_bytes = 256;   // small, so that there are many
   int64_t staging_bytes = 4096;
@@ -77,9 +78,11 @@ class Job {
   // All workers at once: NextGeneration, which must be `generation`, Stage, Commit. One status per worker; those that
   // are OK are expected to hold it from now on.
   std::vector<absl::Status> Take(uint64_t generation);
-  // One worker's part of it.
+  // One worker's part of it, whole and in two.
   absl::Status TakeAt(size_t worker, uint64_t generation);
-  // Publish and Take.
+  absl::Status AwaitAt(size_t worker, uint64_t generation);
+  absl::Status StageAndCommit(size_t worker, uint64_t generation);
+  // Publish, Take, and the release of the weights.
   absl::Status Round(uint64_t generation);
   // Everyone leaves in order.
   absl::Status Close();
@@ -126,8 +129,6 @@ class Job {
 
  private:
   void StartCoordinator(int port);
-  absl::Status AwaitAt(size_t worker, uint64_t generation);
-  absl::Status StageAndCommit(size_t worker, uint64_t generation);
   bool IsLate(size_t worker) const { return config_.late_engines.contains(workers_[worker].engine); }
 
   Manifest manifest_;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "loader/executor.h"
+#include "loader/message_outlet.h"
 #include "planner/status.h"
 #include "tests/simulation/checks.h"
 
@@ -126,11 +126,12 @@ void Trainer::Record(const MemberEffect& effect) {
   } else if (const auto* order = std::get_if<SendToEffect>(&effect)) {
     const auto it = aborted_.find(order->receiver.engine);
     if (it == aborted_.end() || it->second < order->generation)
-      orders_.push_back(Send{*order, ready_, absent_[order->generation]});
+      orders_.push_back(Outlet::Order{*order, ready_, ready_->writer->Published(slots_[order->slot]->bytes()),
+                                      absent_[order->generation]});
   } else if (const auto* aborted = std::get_if<EngineAbortedEffect>(&effect)) {
     ++job_.counters.aborts;
     aborted_[aborted->engine] = aborted->generation;
-    if (two_sided_) orders_.push_back(Drop{aborted->engine, std::nullopt});
+    if (two_sided_) orders_.push_back(Drop{aborted->engine});
   } else if (const auto* announced = std::get_if<AnnouncedEffect>(&effect)) {
     absent_.erase(absent_.begin(), absent_.lower_bound(announced->generation > 1 ? announced->generation - 1 : 0));
     std::set<int64_t>& absent = absent_[announced->generation];
@@ -146,7 +147,7 @@ void Trainer::Record(const MemberEffect& effect) {
 }
 
 Task Trainer::Plan(PlanEffect effect) {
-  absl::StatusOr<std::shared_ptr<Epoch>> made = MakeEpoch(effect);
+  absl::StatusOr<std::shared_ptr<PublisherEpoch>> made = MakeEpoch(effect);
   if (made.ok()) {
     co_await Wait("the end of a snapshot",
                   [&] { return over() || !publisher().writing() || session().epoch() != effect.epoch; });
@@ -178,9 +179,9 @@ Task Trainer::Plan(PlanEffect effect) {
   });
 }
 
-absl::StatusOr<std::shared_ptr<Trainer::Epoch>> Trainer::MakeEpoch(const PlanEffect& effect) {
-  auto epoch = std::make_shared<Epoch>();
-  HR_ASSIGN_OR_RETURN(epoch->plan, job_.PlanOf(effect.start));
+absl::StatusOr<std::shared_ptr<PublisherEpoch>> Trainer::MakeEpoch(const PlanEffect& effect) {
+  HR_ASSIGN_OR_RETURN(std::shared_ptr<const EpochPlan> plan, job_.PlanOf(effect.start));
+  auto epoch = std::make_shared<PublisherEpoch>(seat_.key.rank, std::move(plan));
   const Manifest& manifest = epoch->plan->manifest();
   const int64_t rank = epoch->plan->SourceRank(seat_.key.rank);
   std::map<int, const std::byte*> memory;
@@ -201,84 +202,41 @@ absl::StatusOr<std::shared_ptr<Trainer::Epoch>> Trainer::MakeEpoch(const PlanEff
   }
   HR_ASSIGN_OR_RETURN(epoch->sums,
                       transport_->AllocateRegion(std::max<int64_t>(1, epoch->writer->sums_layout().bytes())));
-  if (two_sided_ && sender_ == nullptr) {
-    HR_ASSIGN_OR_RETURN(sender_,
-                        Sender::Create(transport_.get(), job_.options.chunk_bytes, job_.options.staging_bytes));
+  if (two_sided_ && outlet_ == nullptr) {
+    HR_ASSIGN_OR_RETURN(outlet_,
+                        MessageOutlet::Create(transport_.get(), job_.options.chunk_bytes, job_.options.staging_bytes));
     Spawn(SendOrders());
   }
   return epoch;
 }
 
 Task Trainer::SendOrders() {
-  std::shared_ptr<Epoch> sending;  // whose streams the sender refers to
   int64_t pause = kSendEvery;
   while (true) {
     std::deque<Order> orders;
     std::swap(orders, orders_);
     for (const Order& order : orders) {
       if (const auto* drop = std::get_if<Drop>(&order)) {
-        DropPeers(*drop);
-        continue;
+        outlet_->Drop(drop->engine, drop->worker);
+      } else {
+        outlet_->Start(std::get<Outlet::Order>(order));
       }
-      const Send& send = std::get<Send>(order);
-      if (send.epoch != sending) {
-        DropPeers(Drop{});
-        sending = send.epoch;
-      }
-      StartSending(send);
     }
-    sender_->Progress(absl::ZeroDuration());
-    for (size_t i = 0; i < slots_.size(); ++i)
-      slot_is_read_[i] = sender_->active() > 0 && sender_->Reads(slots_[i]->bytes());
+    outlet_->Progress(absl::ZeroDuration());
+    for (int slot = 0; slot < kSnapshotSlots; ++slot) slot_is_read_[slot] = outlet_->Reads(slot);
     CheckBounds();
     Wake();
     pause = orders.empty() ? std::min(pause + pause / 4, kSendAtLeastEvery) : kSendEvery;
-    const int64_t until = sender_->active() > 0 ? world().now() + pause : kNoDeadline;
+    const int64_t until = outlet_->active() > 0 ? world().now() + pause : kNoDeadline;
     co_await Wait(
         "an order to send", [this] { return !orders_.empty(); }, until);
   }
 }
 
-void Trainer::StartSending(const Send& send) {
-  const SendToEffect& order = send.order;
-  const auto streams = send.epoch->streams.find(order.receiver);
-  if (streams == send.epoch->streams.end()) return;
-  const std::string& address = send.epoch->addresses.at(order.receiver);
-  auto peer = peers_.find(order.receiver);
-  if (peer != peers_.end() && (peer->second.address != address || sender_->TakeFailure(peer->second.id))) {
-    transport_->Disconnect(peer->second.id);
-    peers_.erase(peer);
-    peer = peers_.end();
-  }
-  if (peer == peers_.end()) {
-    absl::StatusOr<PeerId> id = transport_->Connect(address, absl::InfiniteFuture());
-    if (!id.ok()) return;
-    peer = peers_.emplace(order.receiver, Peer{address, *id}).first;
-  }
-  const SnapshotWriter& writer = *send.epoch->writer;
-  for (const EdgeStream& stream : streams->second) {
-    const Edge& edge = stream.edge();
-    // The others of a chain pass it on.
-    const bool first = edge.stream < 0 || FirstOf(send.epoch->plan->plan().streams[edge.stream].chain, send.absent) ==
-                                              edge.destination_rank;
-    if (!first) continue;
-    sender_->Start(peer->second.id, &stream, &writer.layout(), slots_[order.slot]->bytes(),
-                   absl::MakeConstSpan(send.epoch->SumsOf(order.slot)).subspan(writer.sums_layout().Offset(edge)),
-                   send.epoch->tags->Of(edge, order.generation));
-  }
-}
-
-void Trainer::DropPeers(const Drop& drop) {
-  for (const auto& [receiver, peer] : peers_)
-    if (receiver.engine == drop.engine.value_or(receiver.engine) &&
-        receiver.rank == drop.worker.value_or(receiver.rank))
-      sender_->Drop(peer.id);
-}
-
 void Trainer::CheckBounds() {
   std::erase_if(epochs_, [](const auto& epoch) { return epoch.expired(); });
   CheckTrainerMemory(job_, seat_,
-                     {.staging_bytes = sender_ == nullptr ? 0 : sender_->peak_staging_bytes(),
+                     {.staging_bytes = outlet_ == nullptr ? 0 : outlet_->peak_staging_bytes(),
                       .epochs = static_cast<int64_t>(epochs_.size()),
                       .orders = static_cast<int64_t>(orders_.size()),
                       .slots = static_cast<int64_t>(slots_.size())});

@@ -13,11 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "loader/edge_stream.h"
-#include "loader/sender.h"
+#include "loader/outlet.h"
 #include "loader/session/publisher_session.h"
-#include "loader/snapshot.h"
-#include "loader/stream_tags.h"
 #include "tests/simulation/member_process.h"
 
 namespace headrace::simulation {
@@ -36,30 +33,11 @@ class Trainer final : public MemberProcess {
   bool WriteEarly();
 
  private:
-  // What one epoch adds to the slots, which outlive it.
-  struct Epoch {
-    std::shared_ptr<const EpochPlan> plan;
-    std::optional<SnapshotWriter> writer;
-    std::unique_ptr<Region> sums;
-    std::map<MemberKey, std::vector<EdgeStream>> streams;
-    std::optional<StreamTags> tags;
-    std::map<MemberKey, std::string> addresses;
-    absl::Span<std::byte> SumsOf(int slot) const { return writer->sums_layout().Of(slot, sums->bytes()); }
-  };
   struct Drop {
-    std::optional<int> engine;
-    std::optional<int> worker;
+    std::optional<int> engine = std::nullopt;
+    std::optional<int> worker = std::nullopt;
   };
-  struct Send {
-    SendToEffect order;
-    std::shared_ptr<Epoch> epoch;
-    std::set<int64_t> absent;  // destination ranks that take no part
-  };
-  using Order = std::variant<Send, Drop>;
-  struct Peer {
-    std::string address;
-    PeerId id;
-  };
+  using Order = std::variant<Outlet::Order, Drop>;
 
   PublisherSession& publisher() { return static_cast<PublisherSession&>(session()); }
   TrainerSeat& trainer_seat() { return static_cast<TrainerSeat&>(seat()); }
@@ -72,16 +50,13 @@ class Trainer final : public MemberProcess {
   Task Publish(uint64_t generation, int64_t deadline);
   Task AwaitSender(uint64_t generation, int slot, int64_t deadline);
   Task SendOrders();
-  absl::StatusOr<std::shared_ptr<Epoch>> MakeEpoch(const PlanEffect& effect);
-  void StartSending(const Send& send);
-  void DropPeers(const Drop& drop);
+  absl::StatusOr<std::shared_ptr<PublisherEpoch>> MakeEpoch(const PlanEffect& effect);
 
   const bool two_sided_;
   std::vector<std::unique_ptr<Region>> slots_;
-  std::map<MemberKey, Peer> peers_;
-  std::unique_ptr<Sender> sender_;
-  std::unique_ptr<Transport> transport_;  // destroyed before the sender's chunks
-  std::shared_ptr<Epoch> planned_, ready_, writing_;
+  std::unique_ptr<Outlet> outlet_;
+  std::unique_ptr<Transport> transport_;  // destroyed before the outlet's messages
+  std::shared_ptr<PublisherEpoch> planned_, ready_, writing_;
   std::optional<int> write_slot_;
   absl::Status publish_failed_;
   std::deque<Order> orders_;
@@ -91,8 +66,8 @@ class Trainer final : public MemberProcess {
   std::map<int, uint64_t> aborted_;               // by engine: the newest generation that it gave up
   uint64_t attempted_ = 0;
   bool leaving_ = false;
-  std::vector<std::weak_ptr<Epoch>> epochs_;
-  std::vector<std::shared_ptr<Epoch>> kept_;  // by a planted bug
+  std::vector<std::weak_ptr<PublisherEpoch>> epochs_;
+  std::vector<std::shared_ptr<PublisherEpoch>> kept_;  // by a planted bug
 };
 
 }  // namespace headrace::simulation

@@ -214,7 +214,7 @@ Task Worker::Transfer(uint64_t generation, int64_t deadline, Attempt* attempt) {
     return Interruption(generation, deadline, *epoch);
   };
   request.start = [this, generation, deadline, epoch = epoch.get()](size_t edge) {
-    const absl::Status started = Step([&](int64_t now, MemberActions* actions) {
+    const absl::Status started = Step([&](int64_t, MemberActions* actions) {
       return receiver().RequestStart(epoch->publisher_of_edge[edge], {}, actions);
     });
     if (absl::Status interrupted = Interruption(generation, deadline, *epoch); !interrupted.ok()) return interrupted;
