@@ -77,16 +77,21 @@ typedef struct hr_publisher hr_publisher;
 
 /* Blocks until all members agreed on the plan.
  * options: {"coordinator": "host:port", "token", "job", "incarnation": "" (whichever), "rank", "transport": "host"}
- * and, all optional, "chunk_bytes", "staging_bytes", "connect_timeout", `timeouts`, "tls", "trust_network", "devices".
+ * and, all optional, "publishing", "chunk_bytes", "staging_bytes", "connect_timeout", `timeouts`, "tls",
+ * "trust_network", "devices".
+ *  publishing: "snapshot" (default): the weights are copied, "hold": they are read themselves (loader/publisher.h).
  *  tls: {"ca"} and optional "certificate" with "key", "server_name": names of PEM files (loader/control/tls.h).
  *  trust_network: true sends the token in clear beyond loopback where there is no tls.
  *  devices: a list of network devices, for "ucx" (loader/transport/factory.h).
  * memory: a JSON list of `count` buffer names; addresses[i] is the first element of the i-th. The memory must outlive
- *  the handle and must not change during hr_publisher_publish. */
+ *  the handle and must not change during hr_publisher_publish; "hold": until hr_publisher_await_release returned. */
 char* hr_publisher_join(const char* options, const char* part, const char* memory, const void* const* addresses,
                         size_t count, hr_publisher** publisher);
 /* [one at a time] Writes the snapshot and returns; waits only while receivers read both slots. */
 char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double timeout);
+/* [one at a time] Waits until the weights of `generation` may change: "snapshot": not at all. "deadline": they may
+ * change, and the generation is void. */
+char* hr_publisher_await_release(hr_publisher* publisher, uint64_t generation, double timeout);
 /* Waits until every engine of the job committed `generation` or a newer one; while there is none, for one to come. */
 char* hr_publisher_await_commit(hr_publisher* publisher, uint64_t generation, double timeout);
 /* [one at a time] Waits until no receiver reads a snapshot, then leaves. Nothing but _status, _stats and _free may

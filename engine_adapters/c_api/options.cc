@@ -250,6 +250,13 @@ absl::StatusOr<PublisherSetup> ReadPublisherOptions(const char* json) {
   PublisherSetup setup;
   ReadMember(&fields, &setup.publisher, &setup.transport, &setup.transport_options);
   fields.ReadInteger("rank", 0, kMaxInt, &setup.publisher.rank);
+  std::string publishing = "snapshot";
+  if (fields.Has("publishing")) fields.Read("publishing", &publishing);
+  if (publishing == "hold") {
+    setup.publisher.publishing = Publishing::kHold;
+  } else if (publishing != "snapshot") {
+    fields.Refuse("publishing", "is not \"snapshot\" or \"hold\"");
+  }
   HR_RETURN_IF_ERROR(fields.Finish());
   return setup;
 }

@@ -55,6 +55,13 @@ char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double 
   });
 }
 
+char* hr_publisher_await_release(hr_publisher* publisher, uint64_t generation, double timeout) {
+  return headrace::Guard([&]() -> absl::Status {
+    HR_ASSIGN_OR_RETURN(const absl::Time deadline, headrace::DeadlineAfter(timeout));
+    return publisher->publisher->AwaitRelease(generation, deadline);
+  });
+}
+
 char* hr_publisher_await_commit(hr_publisher* publisher, uint64_t generation, double timeout) {
   return headrace::Guard([&]() -> absl::Status {
     HR_ASSIGN_OR_RETURN(const absl::Time deadline, headrace::DeadlineAfter(timeout));

@@ -32,6 +32,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "hr_coordinator_stop": (ctypes.c_void_p,),
     "hr_publisher_join": (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, _ADDRESSES, ctypes.c_size_t, _OUT),
     "hr_publisher_publish": (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double),
+    "hr_publisher_await_release": (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double),
     "hr_publisher_await_commit": (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double),
     "hr_publisher_close": (ctypes.c_void_p, ctypes.c_double),
     "hr_publisher_status": (ctypes.c_void_p,),

@@ -227,12 +227,14 @@ class Publisher(_Member):
     on the plan; in a job that runs already, until the next epoch.
     part: tensors, this rank's source buffers, one source placement in the topology. memory: the address of each source
     buffer's first element (an empty buffer may be left out); it must not change during publish().
+    publishing: "snapshot": publish() copies the weights; "hold": it makes checksums alone, and receivers read the weights
+    themselves, which must not change until await_release() returned or raised. What is converted cannot be held.
     chunk_bytes and staging_bytes are for transports that stream, and equal at all members. devices: the network devices
     of transport "ucx"; none: UCX_NET_DEVICES, or loopback. tls: where the coordinator has it. trust_network: the token
     may cross a network in clear.
     Raises InputError (the manifest's codes, invalid_option), CredentialsError, PeerError, DeadlineError, ResourceError.
 
-    One at a time: publish, close.
+    One at a time: publish, await_release, close.
     """
 
     _kind = "publisher"
@@ -251,6 +253,7 @@ class Publisher(_Member):
         devices: Sequence[str] = (),
         tls: ClientTls | None = None,
         trust_network: bool = False,
+        publishing: Literal["snapshot", "hold"] = "snapshot",
         chunk_bytes: int = 256 << 10,
         staging_bytes: int = 64 << 20,
         connect_timeout: float = 60.0,
@@ -262,6 +265,7 @@ class Publisher(_Member):
             "token": token,
             "job": job,
             "rank": rank,
+            "publishing": publishing,
             "incarnation": incarnation,
             "transport": transport,
             "devices": list(devices),
@@ -284,10 +288,19 @@ class Publisher(_Member):
 
     def publish(self, generation: int, timeout: float) -> None:
         """Copies what the plan reads into a snapshot and returns; the weights may change again afterwards. Waits only
-        while receivers read both snapshots (DeadlineError names them). StateError: generation_not_growing."""
+        while receivers read both snapshots (DeadlineError names them). "hold": copies nothing, see await_release.
+        StateError: generation_not_growing."""
         _check_timeout(timeout)
         with self._alone(timeout, "publish"), self._handle.use() as handle:
             _native.call("hr_publisher_publish", handle, _generation(generation), timeout)
+
+    def await_release(self, generation: int, timeout: float) -> None:
+        """Waits until no receiver reads the weights of this generation, which may change then; "snapshot": at once.
+        DeadlineError names the receivers that still read: the weights may change all the same, and the generation is
+        void: engines that have not decided on it give it up. PeerError."""
+        _check_timeout(timeout)
+        with self._alone(timeout, "await_release"), self._handle.use() as handle:
+            _native.call("hr_publisher_await_release", handle, _generation(generation), timeout)
 
     def await_commit(self, generation: int, timeout: float) -> None:
         """Waits until every engine of the job committed this generation or a newer one; while there is no engine, for

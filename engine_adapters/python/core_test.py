@@ -124,6 +124,57 @@ class GenerationsTest(unittest.TestCase):
     def test_in_place(self) -> None:
         self.generations("off")
 
+    def test_weights_that_are_held(self) -> None:
+        with core.Coordinator(job="job", publishers=2, workers=[2], token=TOKEN, incarnation="first") as coordinator:
+            where = {"coordinator": coordinator.address, "token": TOKEN, "job": "job"}
+            sources, live = [Source(0), Source(1)], [Live(0), Live(1)]
+            publishers, receivers = [], []
+            together(
+                lambda: publishers.extend(
+                    together(
+                        *(
+                            lambda s=s: core.Publisher(
+                                source_part(s.rank), s.memory, rank=s.rank, publishing="hold", **where
+                            )
+                            for s in sources
+                        )
+                    )
+                ),
+                lambda: receivers.extend(
+                    together(
+                        *(
+                            lambda w=w: core.Receiver(
+                                destination_part(w.worker), w.memory, engine=0, worker=w.worker, shadow="host", **where
+                            )
+                            for w in live
+                        )
+                    )
+                ),
+            )
+            for member in (*receivers, *publishers):
+                self.addCleanup(member.__exit__, Exception, Exception(), None)
+
+            def take(receiver: core.Receiver, worker: Live, generation: int) -> None:
+                self.assertEqual(receiver.next_generation(30), generation)
+                receiver.stage(generation, worker.memory)
+                receiver.commit(generation)
+
+            for generation in (1, 2):
+                for source in sources:
+                    source.write(generation)
+                together(*(lambda p=p: p.publish(generation, 30) for p in publishers))
+                together(*(lambda r=r, w=w: take(r, w, generation) for r, w in zip(receivers, live)))
+                for publisher in publishers:
+                    publisher.await_release(generation, 30)
+                    self.assertLess(publisher.stats["snapshot_bytes"], 100)
+                self.assertEqual([w.content() for w in live], [w.expected(generation) for w in live])
+            for publisher in publishers:
+                publisher.publish(3, 30)
+            for publisher in publishers:  # nobody takes it
+                with self.assertRaisesRegex(errors.DeadlineError, "engine 0 worker"):
+                    publisher.await_release(3, 0)
+            self.assertEqual([r.serving for r in receivers], [2, 2])
+
     def test_between_processes(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         results = spawn.Queue()
@@ -291,6 +342,7 @@ class ErrorsTest(unittest.TestCase):
         for make, change, word in (
             (publisher, {"transport": "pigeon"}, "pigeon"),
             (publisher, {"rank": -1}, "rank"),
+            (publisher, {"publishing": "rent"}, "publishing"),
             (publisher, {"rank": "0"}, "rank"),
             (publisher, {"chunk_bytes": 0}, "chunk_bytes"),
             (publisher, {"staging_bytes": 2**63}, "staging_bytes"),

@@ -104,6 +104,8 @@ def publish(
                     coordinator=coordinator.address,
                     rank=0,
                     transport=transport,
+                    # The file does not change, so that a copy of it is needed only where dtypes differ.
+                    publishing="snapshot" if any("convert" in buffer for buffer in part["source"]) else "hold",
                     tls=tls,
                     trust_network=trust_network,
                     connect_timeout=timeout,

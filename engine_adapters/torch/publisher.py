@@ -34,7 +34,8 @@ class Publisher:
 
     All methods are collective over the trainer's ranks (except that of a `with` block left by an exception), and a
     failure of one rank or engine raises on all of them. Thread rules: one thread per rank. No weight may change while
-    publish() runs; before and after it, optimizers may write as they like.
+    publish() runs; before and after it, optimizers may write as they like. With publishing="hold" none may change from
+    publish() until wait() returned or raised: engines read the weights themselves, and no memory is taken for a copy.
 
     An engine that loses a worker leaves the others alone. It joins again, healed by that generation, when the next one
     is swapped in; its "notes" in wait()'s report say so.
@@ -53,6 +54,7 @@ class Publisher:
         *,
         shadow: str,
         transport: str = "host",
+        publishing: str = "snapshot",
         names: Names | None = None,
         group: dist.ProcessGroup | None = None,
         pause_mode: str = "keep",
@@ -75,6 +77,7 @@ class Publisher:
           A plain tensor is offered whole by every rank that has it, so all of them must hold the same values.
         engines: addresses of servers, or Engine objects. Rank 0 talks to them; those of other ranks are not looked at.
         shadow: "host": weights arrive beside the live ones while the engine serves; "off": the engine is paused.
+        publishing: "snapshot": each publish() copies the weights; "hold": it does not, see above.
         names: from parameters to the checkpoint's names, see names.py; None: they are the same.
         group: the trainer's ranks; None: the default group, or this process alone when there is none.
         pause_mode: what becomes of running requests: "keep", "wait" or "abort".
@@ -101,6 +104,7 @@ class Publisher:
             engines=list(engines),
             shadow=shadow,
             transport=transport,
+            publishing=publishing,
             names=names,
             pause_mode=pause_mode,
             job=self._group.first(lambda: job or f"headrace-{secrets.token_hex(8)}"),
@@ -126,7 +130,8 @@ class Publisher:
         self._session: Session | None = self._join()
 
     def publish(self, generation: int, wait: bool = False) -> dict[str, Any] | None:
-        """Offers the weights as they are now as `generation`, which must grow. Returns when they may change again.
+        """Offers the weights as they are now as `generation`, which must grow. Returns when they may change again, or
+        (publishing="hold") when only wait() is left to do.
 
         The engines take it while training goes on, one generation after the other; with `wait` it returns wait()'s
         report, otherwise None. The swap before, when nobody has waited for it, is looked at first if it is over: its
@@ -138,7 +143,8 @@ class Publisher:
         if type(generation) is not int or generation < 1:
             raise InputError("invalid_option", f"generation is {generation!r}; it must be an int from 1 on")
         begin = time.monotonic()
-        if self._pending and all(self._group.each(lambda: self._swap is None or self._swap.done())):
+        hold = self._options.publishing == "hold"
+        if self._pending and (hold or all(self._group.each(lambda: self._swap is None or self._swap.done()))):
             self.wait()
         tensors: dict[str, torch.Tensor] = {}
         states = self._group.each(lambda: self._look(generation, tensors))
@@ -176,8 +182,10 @@ class Publisher:
             report = self._group.first(lambda: self._swap.result())
         except Exception as error:
             self._failed = f"the engines did not take generation {self._published}: {error}"
+            self._session.release(self._published)
             self._published -= 1  # it may be published again
             raise
+        self._session.release(self._published)
         seconds = self._group.each(lambda: self._trainer[self._group.rank]["publish_seconds"])
         for rank, stats in enumerate(self._trainer):
             stats["publish_seconds"] = seconds[rank]

@@ -86,10 +86,10 @@ def _engine(rank, *args, **kwargs):
     return TestEngine(*args, **kwargs) if rank == 0 else None
 
 
-def _generations(rank, world, place, dtype, tied, workers):
+def _generations(rank, world, place, dtype, tied, workers, publishing="snapshot"):
     model = place(_Tiny(tied), world)
     engine = _engine(rank, _wanted(dtype, tied), workers)
-    publisher = Publisher(model, [engine] if engine else [], shadow="host", timeout=60)
+    publisher = Publisher(model, [engine] if engine else [], shadow="host", publishing=publishing, timeout=60)
     for generation in (1, 2, 5):
         _train(model)
         if generation == 2:
@@ -124,6 +124,11 @@ class PublisherTest(unittest.TestCase):
         for dtype, tied, workers in itertools.product([torch.float32, torch.bfloat16], [True, False], [1, 2]):
             with self.subTest(dtype=dtype, tied=tied, workers=workers):
                 run_alone(_generations, 0, 1, _replicated, dtype, tied, workers)
+
+    def test_weights_that_are_held(self):
+        for place in (_fsdp, _fsdp_over_tp):
+            with self.subTest(place=place.__name__):
+                run_ranks(2, _generations, 2, place, torch.float32, True, 2, "hold")
 
     def test_two_ranks(self):
         for place, dtype in [(_fsdp, torch.bfloat16), (_fsdp_bf16, torch.float32), (_fsdp_over_tp, torch.float32)]:

@@ -32,6 +32,7 @@ class SessionOptions:
     engines: Sequence[Engine | str]
     shadow: str
     transport: str
+    publishing: str
     names: Names | None
     pause_mode: str
     job: str
@@ -122,6 +123,7 @@ class Session:
                 rank=self._group.rank,
                 incarnation=meeting["incarnation"],
                 transport=options.transport,
+                publishing=options.publishing,
                 tls=options.tls,
                 trust_network=options.trust_network,
                 connect_timeout=options.join_timeout,
@@ -156,6 +158,11 @@ class Session:
         """This rank's snapshot. Returns its stats."""
         self._publisher.publish(generation, self._timeout)
         return {"rank": self._group.rank, **self._publisher.stats}
+
+    def release(self, generation: int) -> None:
+        """The swap of `generation` is over: this rank's weights may change."""
+        with contextlib.suppress(Error):  # what an engine did not read is void; a session that ended says so elsewhere
+            self._publisher.await_release(generation, 0.0)
 
     def swap(self, generation: int) -> "Future[dict[str, Any]] | None":
         """Rank 0: has the engines take `generation`, after those of before, in a thread; those that were lost join again
