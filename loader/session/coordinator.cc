@@ -258,9 +258,15 @@ std::string Coordinator::WaitingFor() const {
       for (const auto& [key, member] : members_)
         if (member.in_epoch && !planned_.contains(key)) who.push_back(Describe(key));
       return absl::StrCat(absl::StrJoin(who, ", "), " to plan");
-    case Phase::kReady:
+    case Phase::kReady: {
       for (const MemberKey& key : publications_.Lagging()) who.push_back(Describe(key));
-      return who.empty() ? "" : absl::StrCat(absl::StrJoin(who, ", "), " to publish");
+      std::vector<std::string> what;
+      if (!who.empty()) what.push_back(absl::StrCat(absl::StrJoin(who, ", "), " to publish"));
+      for (const auto& [_, engine] : engines_) {
+        if (std::string waits = engine.WaitingFor(); !waits.empty()) what.push_back(std::move(waits));
+      }
+      return absl::StrJoin(what, "; ");
+    }
     case Phase::kSuspended:
       return std::string(suspended_.message());
     case Phase::kEnded:

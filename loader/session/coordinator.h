@@ -70,7 +70,8 @@ class Coordinator {
   int engines() const;
   // Newest generation that all workers of the engine committed, 0: none.
   uint64_t engine_committed(int engine) const;
-  // In words, empty when the job waits for nothing: "publisher rank 2 and engine 0 worker 1 to join".
+  // In words, empty when the job waits for nothing: "publisher rank 2, engine 0 worker 1 to join"; "publisher rank 2 to
+  // publish; engine 0 worker 1 to vote on generation 5". Engines whose workers have not voted are not waited for.
   std::string WaitingFor() const;
 
  private:

@@ -56,6 +56,31 @@ TEST_F(CoordinatorTest, TheFirstNoDecidesAndEverybodyConcernedLearnsWhy) {
   EXPECT_TRUE(To(2).at(0).decision().commit());
 }
 
+TEST_F(CoordinatorTest, SaysWhoseVoteAndWhoseCommitOthersWaitFor) {
+  MakeReady();
+  auto commit = [&](ConnectionId worker) {
+    proto::Envelope committed = From(kMembers[worker]);
+    committed.mutable_committed()->set_generation(1);
+    Tell(committed);
+  };
+  Announce(1);
+  EXPECT_EQ(machine_->WaitingFor(), "");  // engines take a generation when they like
+  Tell(VoteOf(kMembers[3], 1));
+  EXPECT_EQ(machine_->WaitingFor(), "engine 0 worker 0 to vote on generation 1");
+  Tell(VoteOf(kMembers[4], 1));
+  EXPECT_EQ(machine_->WaitingFor(),
+            "engine 0 worker 0 to vote on generation 1; engine 1 worker 0 to commit generation 1");
+  Tell(VoteOf(kMembers[2], 1));
+  commit(4);
+  commit(2);
+  EXPECT_EQ(machine_->WaitingFor(), "engine 0 worker 1 to commit generation 1");
+  Tell(PublishedOf(1, 2, 1));
+  EXPECT_EQ(machine_->WaitingFor(),
+            "publisher rank 0 (host a, pid 70) to publish; engine 0 worker 1 to commit generation 1");
+  commit(3);
+  EXPECT_EQ(machine_->WaitingFor(), "publisher rank 0 (host a, pid 70) to publish");
+}
+
 TEST_F(CoordinatorTest, AVoteThatCrossesAnAbortIsNoError) {
   MakeReady();
   Announce(1);

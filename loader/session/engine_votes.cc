@@ -208,6 +208,11 @@ absl::StatusOr<EngineVotes::Outcome> EngineVotes::Expire() {
                                                              waiting_.front(), " by the deadline")));
 }
 
+std::string EngineVotes::WaitingFor() const {
+  if (committing_ != 0) return absl::StrCat(Lacking(), " to commit generation ", committing_);
+  return quiet() ? "" : absl::StrCat(Lacking(), " to vote on generation ", waiting_.front());
+}
+
 EngineVotes::Outcome EngineVotes::AbortFront(absl::Status why) {
   aborted_ = waiting_.front();
   waiting_.pop_front();

@@ -61,6 +61,8 @@ class EngineVotes {
   // Idle, or nobody voted yet.
   bool quiet() const { return committing_ == 0 && done_.empty(); }
 
+  // Who lets the others wait, in words: "engine 0 worker 1 to vote on generation 5", or "to commit" it. Empty: nobody.
+  std::string WaitingFor() const;
   // When votes or commits have waited too long; kNoDeadline when nobody waits.
   int64_t deadline_ns() const { return deadline_ns_; }
   // Call past the deadline: the abort of a generation that lacks votes (kDeadline), or kDeadline as an error where
