@@ -93,27 +93,34 @@ class ReceiverImpl final : public Receiver, private Member {
     TransferStats transfer;
     absl::Status verdict = moved;
     if (!moved.ok()) DeclineTransfer(generation);
-    while (verdict.ok()) {
+    absl::Time voted;
+    for (bool over = false; !over;) {
       Attempt attempt;
-      verdict = NextAttempt(generation, deadline, &attempt);
-      if (!verdict.ok()) break;
-      transfer = {};
-      verdict = Transfer(generation, deadline, attempt, &transfer);
-      if (verdict.ok() && in_place) attempt.epoch->commit_boxes->Fill(attempt.epoch->live);
-      // A membership that changed ends what it interrupted; the next epoch may have all bytes.
-      if (verdict.ok() || !AwaitNextEpoch(generation, *attempt.epoch, verdict)) break;
-      verdict = absl::OkStatus();
+      if (verdict.ok()) verdict = NextAttempt(generation, deadline, &attempt);
+      if (verdict.ok()) {
+        transfer = {};
+        verdict = Transfer(generation, deadline, attempt, &transfer);
+        if (verdict.ok() && in_place) attempt.epoch->commit_boxes->Fill(attempt.epoch->live);
+        // A membership that changed ends what it interrupted; the next epoch may have all bytes.
+        if (!verdict.ok() && AwaitNextEpoch(generation, *attempt.epoch, verdict)) {
+          verdict = absl::OkStatus();
+          continue;
+        }
+      }
+      voted = absl::Now();
+      HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
+        // In the epoch that begins its peers wait for what it passes on.
+        over = !verdict.ok() || discarded_.contains(generation) || !IsToReadIn(*attempt.epoch);
+        if (!over) return absl::OkStatus();
+        stats_.transfer_seconds = transfer.transfer_seconds;
+        stats_.verify_seconds = transfer.verify_seconds;
+        stats_.copies = transfer.copies;
+        stats_.bytes = transfer.bytes;
+        stats_.peak_staging_bytes = transfer.peak_staging_bytes;
+        return discarded_.contains(generation) ? receiver().Stopped(generation, now, actions)
+                                               : receiver().Vote(generation, verdict, now, actions);
+      }));
     }
-    const absl::Time voted = absl::Now();
-    HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
-      stats_.transfer_seconds = transfer.transfer_seconds;
-      stats_.verify_seconds = transfer.verify_seconds;
-      stats_.copies = transfer.copies;
-      stats_.bytes = transfer.bytes;
-      stats_.peak_staging_bytes = transfer.peak_staging_bytes;
-      return discarded_.contains(generation) ? receiver().Stopped(generation, now, actions)
-                                             : receiver().Vote(generation, verdict, now, actions);
-    }));
     HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "the decision",
                             [&] { return commit_ == generation || discarded_.contains(generation); }));
     std::lock_guard<std::mutex> lock(mutex());
@@ -406,6 +413,13 @@ class ReceiverImpl final : public Receiver, private Member {
       return next || discarded_.contains(generation);
     });
     return next;
+  }
+
+  // Under the lock: whether an epoch after `attempted` was told that this worker reads.
+  bool IsToReadIn(const ReceiverEpoch& attempted) const {
+    const bool told =
+        session().phase() == MemberSession::Phase::kPlanned || session().phase() == MemberSession::Phase::kReady;
+    return told && session().epoch() != attempted.number;
   }
 
   // The host's buffers are where, and what, they were at Join.

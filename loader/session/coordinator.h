@@ -185,7 +185,7 @@ class Coordinator {
   std::map<MemberKey, proto::Planned> planned_;
   Publications publications_;
   std::map<int, EngineVotes> engines_;
-  std::vector<MemberKey> serving_newest_;  // workers that held its newest generation when it began
+  std::vector<MemberKey> past_reading_;  // workers that served its newest generation, or had voted for it, at first
   uint64_t last_announced_ = 0;
   std::string root_;
 

@@ -246,11 +246,13 @@ void Coordinator::MakeReady(int64_t now_ns, CoordinatorActions* actions) {
 
 std::vector<Coordinator::Decided> Coordinator::ResumeEngines(int64_t now_ns) {
   std::map<int, std::vector<proto::WorkerRun>> runs;
-  serving_newest_.clear();
+  past_reading_.clear();
   for (const auto& [key, planned] : planned_) {
     if (key.role != proto::RECEIVER) continue;
     runs[key.engine].push_back(planned.run());
-    if (planned.run().holds() >= publications_.newest()) serving_newest_.push_back(key);
+    const proto::WorkerRun& run = planned.run();
+    const bool voted = run.stage() == proto::WorkerRun::VOTED && run.running() == publications_.newest();
+    if (voted || run.holds() >= publications_.newest()) past_reading_.push_back(key);
   }
   planned_.clear();
   std::vector<Decided> decided;
@@ -274,7 +276,7 @@ void Coordinator::AnnounceNewest(const std::vector<Decided>& decided, Coordinato
   if (publications_.newest() != 0) {
     proto::Envelope message;
     *message.mutable_announced() = publications_.Announcement();
-    for (const MemberKey& key : serving_newest_) *message.mutable_announced()->add_absent() = key.ToProto();
+    for (const MemberKey& key : past_reading_) *message.mutable_announced()->add_absent() = key.ToProto();
     for (const auto& [key, member] : members_) {
       // Where all workers serve it there is nothing to vote on.
       const bool served = key.role == proto::RECEIVER && member.in_epoch && engines_.at(key.engine).idle() &&

@@ -2,6 +2,7 @@
 // one.
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -123,6 +124,25 @@ TEST_F(ResumeTest, AnotherCoordinatorGoesOn) {
     Commit(kB);
     EXPECT_EQ(coordinator_->engine_committed(0), 2u);
     ExpectServes(2);
+    ExpectNoRefusals();
+  }
+}
+
+// Peers would wait for ever for what it should pass on.
+TEST_F(ResumeTest, AWorkerThatVotedTakesNoPartInTheNextEpochsTransfer) {
+  for (const char* stage : {"streaming", "voted"}) {
+    SCOPED_TRACE(stage);
+    Bring(stage, 20 * kSecond);
+    Begin(kB, 2);
+    needed_ = {0};
+    Die(kP1);
+    ASSERT_EQ(coordinator_->epoch(), 2u);
+    const std::vector<MemberKey> absent = std::string(stage) == "voted" ? std::vector{kA} : std::vector<MemberKey>();
+    for (const MemberKey& key : {kP0, kB}) EXPECT_EQ(Got<AnnouncedEffect>(key).back().absent, absent) << NameOf(key);
+    if (absent.empty()) Vote(kA, 2);
+    Vote(kB, 2);
+    for (const MemberKey& key : {kA, kB}) Commit(key);
+    EXPECT_EQ(coordinator_->engine_committed(0), 2u);
     ExpectNoRefusals();
   }
 }

@@ -109,7 +109,7 @@ struct PublishFailedEffect {
 struct AnnouncedEffect {
   uint64_t generation = 0;
   std::map<int, int> slots = {};
-  // Workers that serve it already, and neither read it nor pass it on.
+  // Workers that serve it already, or voted for it before the epoch, and neither read it nor pass it on.
   std::vector<MemberKey> absent = {};
 };
 AnnouncedEffect AnnouncedOf(const proto::Announced& announced);

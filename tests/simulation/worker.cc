@@ -111,13 +111,17 @@ Task Worker::Stage(uint64_t generation) {
   if (!begun.ok()) co_return begun;
   absl::Status verdict = moved;
   if (!moved.ok()) DeclineTransfer(generation);
+  Attempt attempt;
   while (verdict.ok()) {
-    Attempt attempt;
     verdict = co_await NextAttempt(generation, deadline, &attempt);
     if (!verdict.ok()) break;
     verdict = co_await Transfer(generation, deadline, &attempt);
     if (verdict.ok() && in_place_) attempt.epoch->commit_boxes->Fill(attempt.epoch->live);
-    if (verdict.ok()) break;
+    if (verdict.ok() && !IsToReadIn(*attempt.epoch)) break;
+    if (verdict.ok()) {
+      ++job_.counters.attempts_anew;
+      continue;
+    }
     const bool lost = HasCode(verdict, ErrorCode::kPeerLost);
     bool next = false;
     co_await Wait(
@@ -383,6 +387,12 @@ void Worker::DeclineTransfer(uint64_t generation) {
   Executor::Request request;
   request.generation = generation;
   epoch->executor->Decline(request);
+}
+
+bool Worker::IsToReadIn(const Epoch& attempted) const {
+  const bool told =
+      session().phase() == MemberSession::Phase::kPlanned || session().phase() == MemberSession::Phase::kReady;
+  return told && session().epoch() != attempted.number;
 }
 
 absl::Status Worker::Interruption(uint64_t generation, int64_t deadline, const Epoch& epoch) {

@@ -67,6 +67,8 @@ class Worker final : public MemberProcess {
   absl::Status Connect(Epoch& epoch, const std::map<int, std::vector<std::string>>& region_keys);
   static std::vector<ChainMember> ChainOf(const Epoch& epoch, const Stream& stream);
   void DeclineTransfer(uint64_t generation);
+  // Whether an epoch after `attempted` was told that this worker reads.
+  bool IsToReadIn(const Epoch& attempted) const;
   absl::Status Interruption(uint64_t generation, int64_t deadline, const Epoch& epoch);
 
   const bool in_place_;
