@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
@@ -233,6 +234,32 @@ TEST(MembershipTest, ACoordinatorIsRebuiltFromItsMembers) {
     ASSERT_EQ(job.Round(5), absl::OkStatus());
     EXPECT_EQ(job.Difference(), "");
     EXPECT_EQ(job.Close(), absl::OkStatus());
+  }
+}
+
+// NextGeneration returned it; what became of it since is why it cannot be staged.
+TEST(MembershipTest, WhatWasAnnouncedAndIsGoneSaysWhy) {
+  for (bool map : {true, false}) {
+    JobConfig config;
+    config.transport = Memory(map);
+    config.rejoin_ns = 10 * kMinute;
+    Job job(TwoEngines(), config);
+    ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+    ASSERT_EQ(job.Publish(1), absl::OkStatus());
+    for (size_t w : {0, 2}) ASSERT_TRUE(job.receiver(w).NextGeneration(Soon()).ok());
+    // The worker's engine is broken.
+    job.KillReceiver(1);
+    while (!absl::StrContains(job.receiver(0).WaitingFor(), "engine 0 worker 1")) std::this_thread::yield();
+    ExpectError(job.receiver(0).Stage(1, job.ReceiverMemory(0)), ErrorCode::kPeerLost, "engine 0 worker 1");
+    // A publisher came back without it.
+    job.KillPublisher(1);
+    ASSERT_EQ(job.JoinPublisher(1), absl::OkStatus());
+    ExpectError(job.receiver(2).Stage(1, job.ReceiverMemory(2)), ErrorCode::kAborted, "generation 1", "membership");
+    ExpectError(job.receiver(2).Stage(7, job.ReceiverMemory(2)), ErrorCode::kInvalidOption, "generation 7");
+    for (size_t w : {0, 2}) EXPECT_EQ(job.receiver(w).serving(), 0u);
+    ASSERT_EQ(job.JoinReceiver(1), absl::OkStatus());
+    ASSERT_EQ(job.Round(2), absl::OkStatus());
+    EXPECT_EQ(job.Difference(), "");
   }
 }
 

@@ -79,7 +79,7 @@ class ReceiverImpl final : public Receiver, private Member {
       HR_RETURN_IF_ERROR(
           Wait(absl::InfiniteFuture(), "a generation", [&] { return !announced_.empty() || !receiver().expecting(); }));
       std::lock_guard<std::mutex> lock(mutex());
-      if (!announced_.empty()) return announced_.front().generation;
+      if (!announced_.empty()) return expected_ = announced_.front().generation;
       if (!wait_ended_.ok()) return wait_ended_;
       // One was announced and given up before this thread looked: the wait goes on, to the same deadline.
     }
@@ -327,7 +327,7 @@ class ReceiverImpl final : public Receiver, private Member {
       const bool between = receiver().between_epochs() && session().suspended().ok();
       if (announced_.empty() && between) return false;
       if (!announced) {
-        begun = Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not the next one"));
+        begun = NotOffered(generation);
         return true;
       }
       if (between) return false;
@@ -341,6 +341,16 @@ class ReceiverImpl final : public Receiver, private Member {
       return true;
     }));
     return begun;
+  }
+
+  // Under the lock. Why a generation that is not announced cannot be staged.
+  absl::Status NotOffered(uint64_t generation) const {
+    if (generation != expected_) {
+      return Error(ErrorCode::kInvalidOption, absl::StrCat("generation ", generation, " is not the next one"));
+    }
+    if (!session().suspended().ok()) return session().suspended();
+    return Error(ErrorCode::kAborted, absl::StrCat("generation ", generation, " was announced, but after a change of ",
+                                                   "the membership not all publishers have it"));
   }
 
   absl::Status NextAttempt(uint64_t generation, absl::Time deadline, Attempt* attempt) {
@@ -465,6 +475,7 @@ class ReceiverImpl final : public Receiver, private Member {
   std::shared_ptr<ReceiverEpoch> executing_;  // whose executor ran last
   std::map<int, std::vector<std::string>> region_keys_;
   std::deque<AnnouncedEffect> announced_;
+  uint64_t expected_ = 0;                   // what NextGeneration returned last
   std::optional<AnnouncedEffect> staging_;  // of the generation that is staged, in the epoch
   absl::Status wait_ended_;
   absl::Status start_refused_;

@@ -98,8 +98,9 @@ class Receiver {
 
   // Brings `generation` in, verifies it, votes, and waits for the decision. `memory` restates the host's buffers: a
   // change is kDestinationMoved before anything is written. This worker's own error is returned as it is; when another
-  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kInvalidOption: not
-  // the generation that NextGeneration returned. Afterwards serving() says what may be served.
+  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kPeerLost, kAborted:
+  // the membership changed since NextGeneration, and the generation is offered no more. kInvalidOption: not the
+  // generation that NextGeneration returned. Afterwards serving() says what may be served.
   virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
 
   // The engine is paused: writes the staged generation to the live buffers. From its start until Commit returned OK the
