@@ -115,6 +115,41 @@ TEST(MembershipTest, AReplicaTakesOverInTheMiddleOfAGeneration) {
   }
 }
 
+// The next epoch waits for an engine that commits; whoever reads waits for that epoch.
+TEST(MembershipTest, AReplicaTakesOverAlsoWhenAnotherEngineIsSlowToCommit) {
+  Manifest m = Replicas();
+  for (const TensorSpec& tensor : m.tensors) m.destination.push_back(WholeBuffer(2, tensor));
+  m.topology.destination.push_back({2, "", "", "e1"});
+  JobConfig config;
+  config.transport = Memory(false);
+  config.chunk_bytes = 64;
+  config.staging_bytes = 192;
+  config.heartbeat_timeout_ns = 4'000'000'000;  // how long the epoch waits
+  Job job(m, config);
+  testing::TransportTap tap;
+  job.receiver_transport = [&](size_t worker) {
+    return worker == 0 ? testing::NewTappedTransport(config.transport(), &tap) : nullptr;
+  };
+  ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+  ASSERT_EQ(job.Round(1), absl::OkStatus());
+  ASSERT_EQ(job.Publish(2), absl::OkStatus());
+  ASSERT_TRUE(job.receiver(2).NextGeneration(Soon()).ok());
+  ASSERT_EQ(job.receiver(2).Stage(2, job.ReceiverMemory(2)), absl::OkStatus());
+  tap.hold = true;
+  const int before = tap.receives;
+  const auto statuses = testing::ForAll(3, [&](size_t i) {
+    if (i < 2) return job.TakeAt(i, 2);
+    tap.receives.wait(before);
+    job.KillPublisher(0);
+    tap.hold = false;
+    return absl::OkStatus();
+  });
+  ASSERT_EQ(FirstError(statuses), absl::OkStatus());
+  ASSERT_EQ(job.receiver(2).Commit(2), absl::OkStatus());
+  for (size_t w : {0, 1, 2}) job.Expect(w, 2);
+  EXPECT_EQ(job.Difference(), "");
+}
+
 TEST(MembershipTest, ALateEngineTakesTheNewestGeneration) {
   for (bool map : {true, false}) {
     JobConfig config;

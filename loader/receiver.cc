@@ -102,7 +102,7 @@ class ReceiverImpl final : public Receiver, private Member {
         verdict = Transfer(generation, deadline, attempt, &transfer);
         if (verdict.ok() && in_place) attempt.epoch->commit_boxes->Fill(attempt.epoch->live);
         // A membership that changed ends what it interrupted; the next epoch may have all bytes.
-        if (!verdict.ok() && AwaitNextEpoch(generation, *attempt.epoch, verdict)) {
+        if (!verdict.ok() && AwaitNextEpoch(generation, *attempt.epoch, verdict, deadline)) {
           verdict = absl::OkStatus();
           continue;
         }
@@ -412,13 +412,15 @@ class ReceiverImpl final : public Receiver, private Member {
   }
 
   // Whether the try that failed with `status` in `epoch` is to be followed by another one. A peer that is lost is seen
-  // here before the coordinator has told.
-  bool AwaitNextEpoch(uint64_t generation, const ReceiverEpoch& epoch, const absl::Status& status) {
-    const bool lost = HasCode(status, ErrorCode::kPeerLost);
-    const absl::Time patience =
-        absl::Now() + (lost ? absl::Nanoseconds(options_.job.timeouts.heartbeat_timeout_ns) : absl::ZeroDuration());
+  // here before the coordinator has told: it may take a heartbeat's timeout to notice, and another one for engines that
+  // commit; a third one has its answer always come first.
+  bool AwaitNextEpoch(uint64_t generation, const ReceiverEpoch& epoch, const absl::Status& status,
+                      absl::Time deadline) {
+    const absl::Duration patience = 3 * absl::Nanoseconds(options_.job.timeouts.heartbeat_timeout_ns);
+    const absl::Time until =
+        HasCode(status, ErrorCode::kPeerLost) ? std::min(deadline, absl::Now() + patience) : absl::Now();
     bool next = false;
-    (void)Wait(patience, "the loss of a peer to be told", [&] {
+    (void)Wait(until, "the loss of a peer to be told", [&] {
       next = session().epoch() != epoch.number && !discarded_.contains(generation);
       return next || discarded_.contains(generation);
     });

@@ -160,7 +160,7 @@ JobOptions Job::Options() const {
   job.token = "secret";
   job.coordinator = coordinator_ == nullptr ? "" : coordinator_->address();
   job.host = "here";
-  job.timeouts.heartbeat_timeout_ns = 60'000'000'000;  // a busy machine is no death here
+  job.timeouts.heartbeat_timeout_ns = config_.heartbeat_timeout_ns;
   job.timeouts.rejoin_ns = config_.rejoin_ns;
   return job;
 }

@@ -55,6 +55,7 @@ struct JobConfig {
   std::string incarnation = "run-1";
   uint64_t seed = 1;  // of the order of joining
   int64_t rejoin_ns = 0;
+  int64_t heartbeat_timeout_ns = 60'000'000'000;  // a busy machine is no death here
   std::string policy;
   std::set<int> late_engines;  // the coordinator is not told of them, and Join leaves them out
 };

@@ -183,7 +183,8 @@ class Round:
         if self.victim.kind == "coordinator":
             if noticed:
                 self.job.start_coordinator()
-        elif noticed and self.engine not in self.decided:  # a commit that is under way puts the next epoch off
+        # A commit that is under way puts the next epoch off; in "sending" nobody knows who has all bytes.
+        elif noticed and self.engine not in self.decided and self.state != "sending":
             self.job.await_epoch_after(epoch)
         for process in self._held:
             if not process.killed:

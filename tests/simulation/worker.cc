@@ -130,7 +130,7 @@ Task Worker::Stage(uint64_t generation) {
           next = session().epoch() != attempt.epoch->number && !discarded_.contains(generation);
           return over() || next || discarded_.contains(generation);
         },
-        world().now() + (lost ? job_.options.timeouts.heartbeat_timeout_ns : 0));
+        lost ? std::min(deadline, world().now() + 3 * job_.options.timeouts.heartbeat_timeout_ns) : world().now());
     if (!next || over()) break;
     ++job_.counters.attempts_anew;
     verdict = absl::OkStatus();
