@@ -126,7 +126,8 @@ class ReceiverImpl final : public Receiver, private Member {
     std::lock_guard<std::mutex> lock(mutex());
     stats_.decision_seconds = absl::ToDoubleSeconds(absl::Now() - voted);
     if (!discarded_.contains(generation)) return absl::OkStatus();
-    return verdict.ok() ? discarded_.at(generation) : verdict;
+    // A transfer that the change of an epoch ended did nothing wrong itself.
+    return verdict.ok() || HasCode(verdict, ErrorCode::kStaleEpoch) ? discarded_.at(generation) : verdict;
   }
 
   absl::Status Apply(uint64_t generation) override {

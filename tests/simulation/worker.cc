@@ -146,7 +146,7 @@ Task Worker::Stage(uint64_t generation) {
   co_await Wait("the decision", [&] { return over() || commit_ == generation || discarded_.contains(generation); });
   if (over()) co_return session().status();
   if (!discarded_.contains(generation)) co_return absl::OkStatus();
-  co_return verdict.ok() ? discarded_.at(generation) : verdict;
+  co_return verdict.ok() || HasCode(verdict, ErrorCode::kStaleEpoch) ? discarded_.at(generation) : verdict;
 }
 
 Task Worker::BeginStage(uint64_t generation, bool touches_live, int64_t deadline) {
