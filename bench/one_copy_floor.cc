@@ -1,6 +1,7 @@
 #include "bench/one_copy_floor.h"
 
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,18 +87,7 @@ OneCopyFloor::OneCopyFloor(const Manifest& manifest, const Plan& plan, int64_t d
 absl::Status OneCopyFloor::Run(uint64_t generation, FloorCopy how, const std::map<int, std::byte*>& destination) const {
   for (size_t e = 0; e < edges_.size(); ++e) {
     const auto& [edge, layout] = edges_[e];
-    const std::byte* slot = nullptr;
-    for (int i = 0; i < kSnapshotSlots; ++i) {
-      // A publisher's regions are its slots and its sums.
-      const std::byte* region = regions_.at(e * (kSnapshotSlots + 1) + i)->bytes().data();
-      SlotHeader header;
-      std::memcpy(&header, region, sizeof header);
-      if (header.begin == generation && header.end == generation) slot = region;
-    }
-    if (slot == nullptr) {
-      return Error(ErrorCode::kGenerationChanged,
-                   absl::StrCat("no slot of source rank ", edge.source_rank, " holds generation ", generation));
-    }
+    HR_ASSIGN_OR_RETURN(const std::byte* slot, SlotOf(e, generation));
     for (size_t i = edge.first; i < edge.first + edge.count; ++i) {
       const Copy& copy = plan_.copies[i];
       const std::byte* from = slot + layout.BufferOffset(copy);
@@ -110,6 +100,38 @@ absl::Status OneCopyFloor::Run(uint64_t generation, FloorCopy how, const std::ma
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status OneCopyFloor::RunWhole(uint64_t generation, absl::Span<std::byte> destination) const {
+  std::set<int64_t> copied;
+  for (size_t e = 0; e < edges_.size(); ++e) {
+    if (!copied.insert(edges_[e].first.source_rank).second) continue;
+    HR_ASSIGN_OR_RETURN(const std::byte* slot, SlotOf(e, generation));
+    const auto bytes = static_cast<size_t>(edges_[e].second.bytes());
+    std::memcpy(destination.data(), slot, bytes);
+    destination.remove_prefix(bytes);
+  }
+  return absl::OkStatus();
+}
+
+int64_t OneCopyFloor::bytes_of_slots() const {
+  std::map<int64_t, int64_t> bytes;
+  for (const auto& [edge, layout] : edges_) bytes[edge.source_rank] = layout.bytes();
+  int64_t sum = 0;
+  for (const auto& [rank, of_rank] : bytes) sum += of_rank;
+  return sum;
+}
+
+absl::StatusOr<const std::byte*> OneCopyFloor::SlotOf(size_t e, uint64_t generation) const {
+  for (int i = 0; i < kSnapshotSlots; ++i) {
+    // A publisher's regions are its slots and its sums.
+    const std::byte* region = regions_.at(e * (kSnapshotSlots + 1) + i)->bytes().data();
+    SlotHeader header;
+    std::memcpy(&header, region, sizeof header);
+    if (header.begin == generation && header.end == generation) return region;
+  }
+  return Error(ErrorCode::kGenerationChanged,
+               absl::StrCat("no slot of source rank ", edges_[e].first.source_rank, " holds generation ", generation));
 }
 
 }  // namespace headrace::bench

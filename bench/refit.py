@@ -17,12 +17,13 @@ STAGING_CAP_BYTES = 64 << 20
 TARGETS = {
     "in_place_over_floor": 1.3,
     "shadow_over_floor": 2.3,
+    "broadcast_over_floor": 1.5,
     "in_place_without_snapshot_over_gather_broadcast": 1 / 25,
     "in_place_over_gather_broadcast": 1 / 18,
     "shadow_over_gather_broadcast": 1 / 12,
 }
-# Bytes per byte of the model: trainers and engine one each, two slots, a shadow.
-MEMORY_OF_MODEL = {"in_place": 4, "shadow": 5, "gather_broadcast": 3}
+# Bytes per byte of the model: trainers and engine one each, two slots, a shadow; the whole model for each of two workers.
+MEMORY_OF_MODEL = {"in_place": 4, "shadow": 5, "broadcast": 6, "gather_broadcast": 3}
 
 
 def first_line(path, key):
@@ -88,10 +89,12 @@ def document(args, described, modes, gathered):
         m["floor"] = min(m["floor_memcpy"], m["floor_kernel"])
     median["gather_broadcast"] = {c: statistics.median(g["samples"]) for c, g in gathered.items()}
     reference = median["gather_broadcast"]["all_gather"]
-    in_place, shadow = median["in_place"], median["shadow"]
+    in_place, shadow, broadcast = median["in_place"], median["shadow"], median["broadcast"]
     ratios = {
         "in_place_over_floor": (in_place["transfer"] + in_place["verify"]) / in_place["floor"],
         "shadow_over_floor": (shadow["transfer"] + shadow["verify"] + shadow["commit"]) / shadow["floor"],
+        "broadcast_over_floor": (broadcast["transfer"] + broadcast["verify"]) / broadcast["floor_broadcast"],
+        "broadcast_over_one_copy_floor": (broadcast["transfer"] + broadcast["verify"]) / broadcast["floor"],
         "in_place_without_snapshot_over_gather_broadcast": (in_place["total"] - in_place["snapshot"]) / reference,
         "in_place_over_gather_broadcast": in_place["total"] / reference,
         "shadow_over_gather_broadcast": shadow["total"] / reference,
@@ -123,19 +126,22 @@ def document(args, described, modes, gathered):
 
 def summary(d):
     m, r, gb = d["medians"], d["ratios"], d["needed_bytes"] / 1e9
-    rows = [("CPU-seconds, all processes", "in place", "shadow")]
+    modes = ("in_place", "shadow", "broadcast")
+    rows = [("CPU-seconds, all processes", "in place", "shadow", "broadcast")]
     for phase in ("snapshot", "transfer", "verify", "commit", "control", "total"):
-        rows.append((phase, *(f"{m[mode][phase]:.3f}" for mode in ("in_place", "shadow"))))
+        rows.append((phase, *(f"{m[mode][phase]:.3f}" for mode in modes)))
     for name, key in (("floor by memcpy", "floor_memcpy"), ("floor by our kernel", "floor_kernel")):
-        rows.append((name, *(f"{m[mode][key]:.3f}" for mode in ("in_place", "shadow"))))
+        rows.append((name, *(f"{m[mode][key]:.3f}" for mode in modes)))
+    rows.append(("floor of a broadcast", "", "", f"{m['broadcast']['floor_broadcast']:.3f}"))
     lines = [f"{d['tensors']} tensors, {gb:.2f} GB from 4 FSDP trainers to a TP2 engine in {d['copies']} copies; "
              f"medians of {len(d['samples']['in_place']['measured'])}", ""]
-    lines += [f"  {a:<28}{b:>10}{c:>10}" for a, b, c in rows]
+    lines += [f"  {a:<28}{b:>10}{c:>10}{e:>11}" for a, b, c, e in rows]
     lines += ["", f"  gather-and-broadcast over gloo: {m['gather_broadcast']['all_gather']:.2f} with all-gather, "
                   f"{m['gather_broadcast']['gather']:.2f} with gather to one rank", ""]
     names = {
         "in_place_over_floor": "in place: transfer and verification / floor",
         "shadow_over_floor": "shadow: the same and commit / floor",
+        "broadcast_over_floor": "broadcast: transfer and verification / floor",
         "in_place_without_snapshot_over_gather_broadcast": "in place: the rest / gather-and-broadcast",
         "in_place_over_gather_broadcast": "in place: total / gather-and-broadcast",
         "shadow_over_gather_broadcast": "shadow: total / gather-and-broadcast",
@@ -162,6 +168,7 @@ def main():
     gather_broadcast(args, "all_gather", half, gathered)
     gather_broadcast(args, "gather", half, gathered)
     modes["shadow"] = refit(args, "shadow")
+    modes["broadcast"] = refit(args, "broadcast")
     gather_broadcast(args, "all_gather", max(args.generations - half, 1), gathered)
     gather_broadcast(args, "gather", max(args.generations - half, 1), gathered)
     described["load_at_end"] = os.getloadavg()[0]

@@ -63,7 +63,8 @@ absl::StatusOr<double> Floor(RefitProcesses* processes, uint64_t generation, con
 
 absl::StatusOr<Json> Run(const Options& options) {
   HR_ASSIGN_OR_RETURN(const Manifest manifest, RefitManifest(options.model));
-  HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest));
+  const Policy policy = options.model.broadcast ? Policy::kHybrid : Policy::kAuto;
+  HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest, {policy}));
   HR_ASSIGN_OR_RETURN(RefitProcesses processes, RefitProcesses::Fork(manifest, plan, options.mode == "shadow"));
   CoordinatorOptions coordinator;
   coordinator.job = "refit_bench";
@@ -71,6 +72,7 @@ absl::StatusOr<Json> Run(const Options& options) {
   coordinator.publishers = static_cast<int>(options.model.trainers);
   coordinator.workers = {static_cast<int>(options.model.workers)};
   coordinator.timeouts = PatientTimeouts();
+  coordinator.policy = std::string(PolicyName(policy));
   ControlServerOptions server;
   server.token = absl::StrCat("refit_bench-", getpid());  // guards nothing: the weights are noise
   HR_ASSIGN_OR_RETURN(auto service, CoordinatorService::Start(coordinator, server));
@@ -86,6 +88,9 @@ absl::StatusOr<Json> Run(const Options& options) {
       if (check) HR_RETURN_IF_ERROR(processes.Order(To::kReceivers, {{"do", "clear"}}).status());
       HR_ASSIGN_OR_RETURN(sample[absl::StrCat("floor_", how)], Floor(&processes, g, how));
       if (check) HR_RETURN_IF_ERROR(ExpectRight(&processes, g, how));
+    }
+    if (options.model.broadcast) {
+      HR_ASSIGN_OR_RETURN(sample["floor_broadcast"], Floor(&processes, g, "whole"));
     }
     (g > options.warmup ? samples : warmup_samples).push_back(std::move(sample));
   }
@@ -111,11 +116,14 @@ absl::StatusOr<Json> Run(const Options& options) {
 int main(int argc, char** argv) {
   headrace::bench::Options options;
   CLI::App app("The CPU-seconds of a refit over the host transport, beside the one-copy floor.");
-  app.add_option("--mode", options.mode)->check(CLI::IsMember({"in_place", "shadow"}))->capture_default_str();
+  app.add_option("--mode", options.mode)
+      ->check(CLI::IsMember({"in_place", "shadow", "broadcast"}))
+      ->capture_default_str();
   app.add_option("--layers", options.model.layers, "of the model; 8 are about 2 GiB")->capture_default_str();
   app.add_option("--generations", options.generations, "measured")->check(CLI::Range(1, 200))->capture_default_str();
   app.add_option("--warmup", options.warmup, "generations before")->check(CLI::Range(0, 50))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  options.model.broadcast = options.mode == "broadcast";  // in place
   const auto document = headrace::bench::Run(options);
   if (!document.ok()) {
     std::cerr << "refit_bench: " << document.status().message() << "\n";

@@ -169,6 +169,15 @@ absl::StatusOr<Manifest> RefitManifest(const RefitModel& m) {
     for (Buffer& b : EngineBuffers(m, rank)) manifest.destination.push_back(std::move(b));
     manifest.topology.destination.push_back({rank, "", "", ""});
   }
+  if (m.broadcast) {
+    const std::string prefix = "qkv.";
+    for (TensorSpec& t : manifest.tensors) t.name = prefix + t.name;
+    for (auto* side : {&manifest.source, &manifest.destination}) {
+      for (Buffer& b : *side) {
+        for (Piece& p : b.pieces) p.tensor = prefix + p.tensor;
+      }
+    }
+  }
   return manifest;
 }
 

@@ -32,6 +32,7 @@ struct RefitModel {
   Index vocab = 32768;
   Index trainers = 4;
   Index workers = 2;
+  bool broadcast = false;  // every tensor has a name that the policy hybrid broadcasts: "qkv." before its own
 };
 
 // Source ranks are 0 to trainers - 1, destination ranks 0 to workers - 1. kShapeMismatch when the workers do not divide

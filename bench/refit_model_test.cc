@@ -80,5 +80,18 @@ TEST(RefitModel, WorkersMustDivideTheModel) {
   EXPECT_TRUE(HasCode(RefitManifest(m).status(), ErrorCode::kShapeMismatch));
 }
 
+TEST(RefitModelTest, BroadcastsEveryTensorToEveryWorker) {
+  RefitModel model = Small();
+  model.broadcast = true;
+  const auto manifest = RefitManifest(model);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const auto plan = BuildPlan(*manifest, {Policy::kHybrid});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const PlanFigures figures = Measure(*manifest, *plan);
+  EXPECT_EQ(figures.reshard_bytes, 0);
+  EXPECT_GT(figures.broadcast_bytes, 0);
+  for (const Edge& edge : plan->edges) EXPECT_GE(edge.stream, 0);
+}
+
 }  // namespace
 }  // namespace headrace::bench

@@ -9,7 +9,8 @@
 //   {"do": "fill", "generation"}                {}; publishers: new weights
 //   {"do": "refit", "generation"}               publishers {cpu, snapshot}; receivers {cpu, transfer, verify, commit}:
 //                                               snapshot, transfer and commit of the calling thread alone
-//   {"do": "floor", "generation", "how"}        receivers {cpu}, of the calling thread; how: memcpy or kernel
+//   {"do": "floor", "generation", "how"}        receivers {cpu}, of the calling thread; how: memcpy or kernel, or
+//                                               whole: every slot by memcpy into memory of its own
 //   {"do": "clear"} {"do": "check", "generation"}   receivers {} and {wrong}: engine buffers zeroed; wrong words
 //   {"do": "close"}                             {memory}: see there; leaves the job, and the process ends
 // An error is {"error": message}.
