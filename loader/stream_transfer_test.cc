@@ -186,7 +186,7 @@ TEST(StreamTransferTest, WhoBreaksOffEndsThoseBehindItAlone) {
         if (!status.ok()) world.Excuse(chain[i]);
         if (i == who || status.ok()) continue;
         EXPECT_GT(i, who) << status;
-        EXPECT_TRUE(HasCode(status, ErrorCode::kTransport) || HasCode(status, ErrorCode::kPeerLost)) << status;
+        EXPECT_TRUE(HasCode(status, ErrorCode::kPeerLost)) << status;
         EXPECT_NE(status.message().find(NameOfTarget(chain[i - 1])), std::string::npos) << status;
         ++heard;
       }
@@ -219,7 +219,7 @@ TEST(StreamTransferTest, WhoDiesEndsThoseBehindItAlone) {
         EXPECT_TRUE(i >= who || status.ok()) << status;
         EXPECT_TRUE(i != who || HasCode(status, ErrorCode::kPeerLost)) << status;
         if (i == who + 1) ExpectError(status, ErrorCode::kPeerLost, NameOfTarget(chain[who]));
-        if (i > who + 1) ExpectError(status, ErrorCode::kTransport, NameOfTarget(chain[i - 1]));
+        if (i > who + 1) ExpectError(status, ErrorCode::kPeerLost, NameOfTarget(chain[i - 1]));
       }
       EXPECT_EQ(world.Difference(), "");
     }
@@ -341,7 +341,7 @@ TEST(StreamTransferTest, WhoDeclinesEndsThoseBehindItAlone) {
         const absl::Status& status = statuses[chain[i]];
         EXPECT_TRUE(i > who || status.ok()) << status;
         if (!status.ok()) world.Excuse(chain[i]);
-        if (i > who) ExpectError(status, ErrorCode::kTransport, NameOfTarget(chain[i - 1]));
+        if (i > who) ExpectError(status, ErrorCode::kPeerLost, NameOfTarget(chain[i - 1]));
       }
       EXPECT_EQ(world.Difference(), "");
       world.without.clear();

@@ -181,7 +181,7 @@ absl::Status StreamedExecutor::Handle(Pending done, const absl::Status& status) 
   const size_t edge = done.edge;
   switch (done.kind) {
     case Kind::kReceive:
-      if (!status.ok()) return Naming(status, SenderName(edge));
+      if (!status.ok()) return NotReceived(edge, status);
       HR_RETURN_IF_ERROR(Arrive(edge, done.message, std::move(done.buffer)));
       break;
     case Kind::kPassOn:
@@ -195,6 +195,15 @@ absl::Status StreamedExecutor::Handle(Pending done, const absl::Status& status) 
   }
   FinishWhenOver(edge);
   return absl::OkStatus();
+}
+
+// One that breaks off says so in place of what it was to pass on, which the transport takes for a message of a wrong
+// size: it is lost to this transfer, whatever its reason, like one that died.
+absl::Status StreamedExecutor::NotReceived(size_t edge, const absl::Status& status) const {
+  const absl::Status named = Naming(status, SenderName(edge));
+  if (flows_[edge].previous == nullptr || !HasCode(named, ErrorCode::kTransport)) return named;
+  return About(Error(ErrorCode::kPeerLost, absl::StrCat(named.message(), "; it broke off")),
+               {.peer = SenderName(edge)});
 }
 
 absl::Status StreamedExecutor::Arrive(size_t edge, int64_t message, Chunk chunk) {

@@ -82,6 +82,7 @@ class StreamedExecutor : public Executor {
   absl::Status PostReceives(size_t edge);
   absl::Status Ask(size_t edge);
   absl::Status Handle(Pending done, const absl::Status& status);
+  absl::Status NotReceived(size_t edge, const absl::Status& status) const;
   absl::Status Arrive(size_t edge, int64_t message, Chunk chunk);
   absl::Status PassOn(size_t edge);
   absl::Status StopPassingOn(size_t edge);
