@@ -39,6 +39,19 @@ void PartitionInto(const Box& box, absl::Span<const Box> candidates, absl::Span<
   PartitionInto(high, candidates, touching, cell);
 }
 
+// Joins `next` to `box` when together they are a box.
+bool Join(Box* box, const Box& next) {
+  int axis = -1;
+  for (size_t i = 0; i < box->start.size(); ++i) {
+    if (box->start[i] == next.start[i] && box->extent[i] == next.extent[i]) continue;
+    if (axis >= 0 || box->start[i] + box->extent[i] != next.start[i]) return false;
+    axis = static_cast<int>(i);
+  }
+  if (axis < 0) return false;
+  box->extent[axis] += next.extent[axis];
+  return true;
+}
+
 }  // namespace
 
 Box WholeBox(const Extents& shape) { return Box{Coords(shape.size(), 0), Coords(shape.begin(), shape.end())}; }
@@ -68,6 +81,11 @@ bool Contains(const Box& outer, const Box& inner) {
     if (inner.start[i] + inner.extent[i] > outer.start[i] + outer.extent[i]) return false;
   }
   return true;
+}
+
+void AppendJoined(Box box, std::vector<Box>* boxes) {
+  boxes->push_back(std::move(box));
+  while (boxes->size() > 1 && Join(&(*boxes)[boxes->size() - 2], boxes->back())) boxes->pop_back();
 }
 
 std::string ToString(const Box& box) {

@@ -33,6 +33,9 @@ Index Volume(const Box& box);
 std::optional<Box> Intersection(const Box& a, const Box& b);
 bool Contains(const Box& outer, const Box& inner);
 
+// Appends a box, joined to the last one where together they are a box, and that to the one before it.
+void AppendJoined(Box box, std::vector<Box>* boxes);
+
 // "[0:3, 4:8]"
 std::string ToString(const Box& box);
 

@@ -118,6 +118,17 @@ void LowerBox(const TensorSpec& tensor, int tensor_index, const TensorCells& cut
   AppendCopies(std::move(copies), loops, out);
 }
 
+void LowerSourceBox(const TensorSpec& tensor, int tensor_index, const TensorCells& cut, const Box& box, int source,
+                    std::vector<Copy>* out) {
+  TensorCells same;
+  same.axes = cut.axes;
+  same.axis_strides = cut.axis_strides;
+  same.source = same.destination = {cut.source[source]};
+  const size_t first = out->size();
+  LowerBox(tensor, tensor_index, same, box, 0, {0}, out);
+  for (size_t i = first; i < out->size(); ++i) (*out)[i].destination = -1;
+}
+
 void JoinRuns(std::vector<Copy>* copies) {
   size_t kept = 0;
   for (size_t i = 0; i < copies->size(); ++i) {

@@ -19,6 +19,11 @@ namespace headrace {
 void LowerBox(const TensorSpec& tensor, int tensor_index, const TensorCells& cut, const Box& box, int source,
               absl::Span<const int> destinations, std::vector<Copy>* out);
 
+// Appends the copies that have the source side alone of `box`, which lies in the source box cut.source[source]:
+// destination is -1, its offset and strides are the source's.
+void LowerSourceBox(const TensorSpec& tensor, int tensor_index, const TensorCells& cut, const Box& box, int source,
+                    std::vector<Copy>* out);
+
 // Joins copies without loops that continue each other in source, destination and tensor.
 void JoinRuns(std::vector<Copy>* copies);
 

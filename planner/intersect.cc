@@ -96,11 +96,6 @@ class Missing {
   std::vector<std::string> listed_;  // each place with its first box
 };
 
-// The pieces of one side, by tensor.
-struct PieceRef {
-  int buffer;
-  int piece;
-};
 using PiecesByTensor = std::vector<std::vector<PieceRef>>;
 
 PiecesByTensor GroupPieces(const std::vector<Buffer>& buffers,
@@ -177,29 +172,39 @@ void FindUnfilled(const Manifest& m, Missing* missing) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
+TensorPieces::TensorPieces(const Manifest& manifest) : manifest_(manifest) {
   absl::flat_hash_map<absl::string_view, int> tensors;
   for (size_t t = 0; t < manifest.tensors.size(); ++t) tensors.emplace(manifest.tensors[t].name, static_cast<int>(t));
+  offered_ = GroupPieces(manifest.source, tensors);
+  wanted_ = GroupPieces(manifest.destination, tensors);
+}
+
+absl::StatusOr<TensorCells> TensorPieces::Place(int t) const {
+  const TensorSpec& tensor = manifest_.tensors[t];
+  TensorCells cut;
+  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return cut;
+  std::vector<Extents> shapes;
+  CollectShapes(tensor, manifest_.source, offered_[t], &shapes);
+  CollectShapes(tensor, manifest_.destination, wanted_[t], &shapes);
+  if (shapes.empty()) return cut;
+  const CommonAxes axes(shapes.front(), shapes);
+  cut.axes = axes.extents();
+  cut.axis_strides = axes.strides();
+  HR_ASSIGN_OR_RETURN(cut.source, PlaceAll(axes, tensor, manifest_.source, offered_[t]));
+  HR_ASSIGN_OR_RETURN(cut.destination, PlaceAll(axes, tensor, manifest_.destination, wanted_[t]));
+  return cut;
+}
+
+absl::StatusOr<std::vector<TensorCells>> Intersect(const Manifest& manifest) {
   const absl::flat_hash_set<absl::string_view> ignored(manifest.ignore.begin(), manifest.ignore.end());
-  const PiecesByTensor offered = GroupPieces(manifest.source, tensors);
-  const PiecesByTensor wanted = GroupPieces(manifest.destination, tensors);
+  const TensorPieces pieces(manifest);
 
   Missing uncovered, unwanted;
   std::vector<TensorCells> out(manifest.tensors.size());
   for (size_t t = 0; t < manifest.tensors.size(); ++t) {
     const TensorSpec& tensor = manifest.tensors[t];
-    if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) continue;
-    std::vector<Extents> shapes;
-    CollectShapes(tensor, manifest.source, offered[t], &shapes);
-    CollectShapes(tensor, manifest.destination, wanted[t], &shapes);
-    if (shapes.empty()) continue;
-    const CommonAxes axes(shapes.front(), shapes);
     TensorCells& cut = out[t];
-    cut.axes = axes.extents();
-    cut.axis_strides = axes.strides();
-    HR_ASSIGN_OR_RETURN(cut.source, PlaceAll(axes, tensor, manifest.source, offered[t]));
-    HR_ASSIGN_OR_RETURN(cut.destination, PlaceAll(axes, tensor, manifest.destination, wanted[t]));
-
+    HR_ASSIGN_OR_RETURN(cut, pieces.Place(static_cast<int>(t)));
     const BoxIndex by_source = IndexOf(cut.source, cut.axis_strides);
     for (size_t d = 0; d < cut.destination.size(); ++d) {
       const PlacedBox& wanted_box = cut.destination[d];

@@ -32,6 +32,26 @@ struct TensorCells {
   std::vector<Cell> cells;  // in the order of destination boxes, then of position
 };
 
+struct PieceRef {
+  int buffer = 0;  // index into the side's list of buffers
+  int piece = 0;   // index into the buffer's pieces
+};
+
+// The pieces of both sides by tensor. Refers to a validated manifest, which outlives it.
+class TensorPieces {
+ public:
+  explicit TensorPieces(const Manifest& manifest);
+
+  // The boxes of one tensor (an index into manifest.tensors) on its common axes, sources in the order of buffers and
+  // pieces; cells are left out. Everything is empty where the tensor is, or where it has no piece.
+  // kOutOfMemory: see CommonAxes::Place.
+  absl::StatusOr<TensorCells> Place(int tensor) const;
+
+ private:
+  const Manifest& manifest_;
+  std::vector<std::vector<PieceRef>> offered_, wanted_;  // by tensor
+};
+
 // One entry per tensor, in the manifest's order (empty tensors have no cells).
 //   kUncovered: a destination element is in no piece, or no source offers it. Names all tensors and unfilled buffers
 //     (up to 300 names or 8 KiB of each), then the first places with their first missing boxes, and how many elements

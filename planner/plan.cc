@@ -21,19 +21,6 @@
 namespace headrace {
 namespace {
 
-// Joins `next` to `box` when together they are a box.
-bool Join(Box* box, const Box& next) {
-  int axis = -1;
-  for (size_t i = 0; i < box->start.size(); ++i) {
-    if (box->start[i] == next.start[i] && box->extent[i] == next.extent[i]) continue;
-    if (axis >= 0 || box->start[i] + box->extent[i] != next.start[i]) return false;
-    axis = static_cast<int>(i);
-  }
-  if (axis < 0) return false;
-  box->extent[axis] += next.extent[axis];
-  return true;
-}
-
 // The boxes of one tensor that come from one source box to the same destination boxes in the same way, joined where
 // they are adjacent.
 struct Sides {
@@ -46,11 +33,7 @@ struct Sides {
 };
 using BoxGroups = std::map<Sides, std::vector<Box>>;
 
-void AddBox(BoxGroups* groups, Sides sides, Box box) {
-  std::vector<Box>& boxes = (*groups)[std::move(sides)];
-  boxes.push_back(std::move(box));
-  while (boxes.size() > 1 && Join(&boxes[boxes.size() - 2], boxes.back())) boxes.pop_back();
-}
+void AddBox(BoxGroups* groups, Sides sides, Box box) { AppendJoined(std::move(box), &(*groups)[std::move(sides)]); }
 
 Demand DemandOf(const Manifest& m, const TensorSpec& tensor, const TensorCells& cut, const Shipment& shipment) {
   Demand demand{DtypeBytes(Volume(shipment.box), tensor.dtype), SlicingOf(tensor, shipment.box).bytes, {}};
