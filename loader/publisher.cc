@@ -14,6 +14,7 @@
 #include "loader/ring_outlet.h"
 #include "loader/sending.h"
 #include "loader/session/publisher_session.h"
+#include "loader/standby.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -21,7 +22,8 @@ namespace {
 
 constexpr absl::Duration kSettleTime = absl::Seconds(5);
 
-class PublisherImpl final : public Publisher, private Member {
+// A trainer rank's, and an engine worker's as a source: the same session, of another rank.
+class PublisherImpl final : public Publisher, public Standby, private Member {
  public:
   PublisherImpl(const PublisherOptions& options, std::map<std::string, const std::byte*> memory,
                 std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
@@ -33,6 +35,7 @@ class PublisherImpl final : public Publisher, private Member {
         memory_(std::move(memory)),
         transport_(std::move(transport)),
         hold_(options.publishing == Publishing::kHold),
+        standby_(self().is_standby()),
         maps_(transport_->capabilities().map) {}
 
   ~PublisherImpl() override {
@@ -42,6 +45,7 @@ class PublisherImpl final : public Publisher, private Member {
 
   absl::Status Start() {
     Begin();
+    if (standby_) return absl::OkStatus();
     return Wait(absl::InfiniteFuture(), "joining", [&] { return ready_ != nullptr; });
   }
 
@@ -82,7 +86,7 @@ class PublisherImpl final : public Publisher, private Member {
       const bool was_held = publisher().generation_in(0) == generation;
       absl::Status taken = publisher().TakeBack(generation, actions);
       // From now on nothing begins to read, and whoever does not stop finds these stamps.
-      if (was_held) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+      if (was_held && !slots_.empty()) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
       return taken;
     });
     // Whoever released it has taken, or will drop, all that is under way to it.
@@ -94,6 +98,23 @@ class PublisherImpl final : public Publisher, private Member {
       absl::SleepFor(absl::Milliseconds(1));
     }
     return status().ok() ? taken : status();
+  }
+
+  void Hold(uint64_t generation) override {
+    Step([&](int64_t, MemberActions* actions) {
+      publisher().Hold(generation, actions);
+      return 0;
+    });
+  }
+
+  void TakeBack() override {
+    uint64_t held;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      held = publisher().generation_in(0);
+    }
+    // Whom it interrupts is told.
+    if (held != 0) (void)AwaitRelease(held, absl::Now());
   }
 
   absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) override {
@@ -228,14 +249,22 @@ class PublisherImpl final : public Publisher, private Member {
   // anew: it is offered no more.
   void SumAgain(const PublisherEpoch& epoch, int slot) {
     std::shared_ptr<PublisherEpoch> last;
+    uint64_t generation;
     {
       std::lock_guard<std::mutex> lock(mutex());
       if (publisher().generation_in(slot) == 0) return;
       last = planned_;
+      generation = publisher().generation_in(slot);
       summing_ = true;
     }
-    const bool agrees = last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot));
-    if (agrees) epoch.writer->SumAgain(slots_[slot]->bytes(), epoch.SumsOf(slot));
+    // What a standby holds was checked when its worker took it, and no sums were kept.
+    const bool agrees = standby_ || last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot));
+    if (standby_) {
+      epoch.writer->Write(slots_[slot]->bytes(), epoch.SumsOf(slot), IncarnationStamp(session().incarnation()),
+                          generation);
+    } else if (agrees) {
+      epoch.writer->SumAgain(slots_[slot]->bytes(), epoch.SumsOf(slot));
+    }
     (void)Step([&](int64_t, MemberActions*) {
       summing_ = false;
       return agrees ? absl::OkStatus() : publisher().DropSlot(slot);
@@ -362,6 +391,7 @@ class PublisherImpl final : public Publisher, private Member {
   // Destroyed before the messages of the sending thread, which may be in flight.
   const std::unique_ptr<Transport> transport_;
   const bool hold_;
+  const bool standby_;
   const bool maps_;
   std::mutex transport_mutex_;  // transports that map: between the thread that plans and the one that sends
   // Written by the thread that plans, before anybody else knows of them.
@@ -382,11 +412,10 @@ class PublisherImpl final : public Publisher, private Member {
   PublisherStats stats_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Join(const PublisherOptions& options, const Manifest& part,
-                                                           std::map<std::string, const std::byte*> memory,
-                                                           std::unique_ptr<Transport> transport) {
+// Joins, and waits for its first epoch unless it is a standby.
+absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOptions& options, const Manifest& part,
+                                                             std::map<std::string, const std::byte*> memory,
+                                                             std::unique_ptr<Transport> transport) {
   proto::Layout layout;
   layout.set_manifest_fragment(EncodeFragment(part));
   layout.set_transport(std::string(transport->name()));
@@ -408,6 +437,26 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Join(const PublisherOption
                                                    std::move(client));
   HR_RETURN_IF_ERROR(publisher->Start());
   return publisher;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Join(const PublisherOptions& options, const Manifest& part,
+                                                           std::map<std::string, const std::byte*> memory,
+                                                           std::unique_ptr<Transport> transport) {
+  return MakePublisher(options, part, std::move(memory), std::move(transport));
+}
+
+absl::StatusOr<std::unique_ptr<Standby>> Standby::Join(const StandbyOptions& options, const Manifest& source_part,
+                                                       std::map<std::string, const std::byte*> memory,
+                                                       std::unique_ptr<Transport> transport) {
+  PublisherOptions publisher;
+  publisher.job = options.job;
+  publisher.rank = MemberKey::Standby(options.engine, options.worker).rank;
+  publisher.publishing = Publishing::kHold;
+  publisher.chunk_bytes = options.chunk_bytes;
+  publisher.staging_bytes = options.staging_bytes;
+  return MakePublisher(publisher, source_part, std::move(memory), std::move(transport));
 }
 
 }  // namespace headrace

@@ -11,6 +11,7 @@
 #include "loader/executor.h"
 #include "loader/incoming.h"
 #include "loader/shadow.h"
+#include "loader/standby.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -46,6 +47,34 @@ class ReceiverImpl final : public Receiver, private Member {
         incoming_(transport_.get()) {}
 
   ~ReceiverImpl() override { Stop(); }
+
+  // After Start.
+  absl::Status StandBy(const Manifest& part, std::unique_ptr<Transport> transport) {
+    StandbyOptions standby;
+    standby.job = options_.job;
+    standby.engine = options_.engine;
+    standby.worker = options_.worker;
+    standby.chunk_bytes = options_.chunk_bytes;
+    standby.staging_bytes = options_.staging_bytes;
+    std::map<std::string, const std::byte*> memory;
+    for (const auto& [name, buffer] : memory_) memory[name] = buffer.data;
+    std::shared_ptr<ReceiverEpoch> epoch;
+    ReceiverState served;
+    std::string incarnation;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      epoch = ready_;
+      served = static_cast<const ReceiverSession&>(session()).Carry();
+      incarnation = session().incarnation();
+    }
+    standby.job.incarnation = incarnation;
+    HR_ASSIGN_OR_RETURN(standby_, Standby::Join(standby, SourcePartOf(standby, part, epoch->plan.manifest()),
+                                                std::move(memory), std::move(transport)));
+    if (!served.poisoned && served.committed_incarnation == incarnation && served.committed_generation != 0) {
+      standby_->Hold(served.committed_generation);
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Start() {
     Begin();
@@ -90,6 +119,7 @@ class ReceiverImpl final : public Receiver, private Member {
     const absl::Status moved = CheckMemory(memory);
     const absl::Time deadline = absl::Now() + options_.transfer_timeout;
     HR_RETURN_IF_ERROR(BeginStage(generation, /*touches_live=*/in_place && moved.ok(), deadline));
+    if (standby_ != nullptr && in_place && moved.ok()) standby_->TakeBack();
     TransferStats transfer;
     absl::Status verdict = moved;
     if (!moved.ok()) DeclineTransfer(generation);
@@ -142,6 +172,7 @@ class ReceiverImpl final : public Receiver, private Member {
       epoch = ready_;
       return receiver().BeginCommit(generation);
     }));
+    if (standby_ != nullptr) standby_->TakeBack();
     const absl::Time begin = absl::Now();
     if (options_.shadow == Shadow::kHost) epoch->commit_boxes->CopyAndFill(epoch->shadow, epoch->live);
     std::lock_guard<std::mutex> lock(mutex());
@@ -162,8 +193,12 @@ class ReceiverImpl final : public Receiver, private Member {
     }));
     HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "the engine's commit",
                             [&] { return engine_committed_ >= generation || discarded_.contains(generation); }));
-    std::lock_guard<std::mutex> lock(mutex());
-    return engine_committed_ >= generation ? absl::OkStatus() : discarded_.at(generation);
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      if (engine_committed_ < generation) return discarded_.at(generation);
+    }
+    if (standby_ != nullptr) standby_->Hold(generation);
+    return absl::OkStatus();
   }
 
   void Abandon(const absl::Status& why) override {
@@ -183,7 +218,10 @@ class ReceiverImpl final : public Receiver, private Member {
     return static_cast<const ReceiverSession&>(session()).Carry();
   }
 
-  absl::Status Close(absl::Time deadline) override { return Leave(deadline); }
+  absl::Status Close(absl::Time deadline) override {
+    standby_.reset();
+    return Leave(deadline);
+  }
   absl::Status status() const override { return Member::status(); }
   std::string WaitingFor() const override { return Member::WaitingFor(); }
 
@@ -471,6 +509,7 @@ class ReceiverImpl final : public Receiver, private Member {
   std::unique_ptr<ShadowMemory> shadow_;
   std::map<std::string, std::byte*> shadow_of_;  // by buffer
   Incoming incoming_;                            // of the thread that stages
+  std::unique_ptr<Standby> standby_;             // of the same thread; may be none
 
   // Under the lock.
   std::shared_ptr<ReceiverEpoch> planned_;    // the newest epoch that was planned
@@ -525,7 +564,8 @@ absl::Status CheckDeclared(const ReceiverOptions& options, const Manifest& part,
 
 absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& options, const Manifest& part,
                                                          std::map<std::string, BufferMemory> memory,
-                                                         std::unique_ptr<Transport> transport) {
+                                                         std::unique_ptr<Transport> transport,
+                                                         std::unique_ptr<Transport> standby) {
   HR_RETURN_IF_ERROR(CheckDeclared(options, part, memory));
   proto::Layout layout;
   layout.set_manifest_fragment(EncodeFragment(part));
@@ -541,6 +581,7 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
   auto receiver = std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(transport), std::move(session),
                                                  std::move(client));
   HR_RETURN_IF_ERROR(receiver->Start());
+  if (standby != nullptr) HR_RETURN_IF_ERROR(receiver->StandBy(part, std::move(standby)));
   return receiver;
 }
 

@@ -85,11 +85,14 @@ class Receiver {
   //   part: this worker's destination buffers and exactly one destination placement whose rank they carry; source and
   //     tensors may be empty (tensors that it names must agree with the publishers').
   //   memory: every buffer by name, aliases too.
+  //   standby: another endpoint; where it is given, engines that come when no trainer is left may read this worker's
+  //     live buffers (loader/standby.h) while they do not change.
   // Errors: as Publisher::Join; kOutOfMemory for the shadow; kDestinationMoved when `memory` is not what `part` says,
   // aliases and storages that lie apart included.
   static absl::StatusOr<std::unique_ptr<Receiver>> Join(const ReceiverOptions& options, const Manifest& part,
                                                         std::map<std::string, BufferMemory> memory,
-                                                        std::unique_ptr<Transport> transport);
+                                                        std::unique_ptr<Transport> transport,
+                                                        std::unique_ptr<Transport> standby = nullptr);
   virtual ~Receiver() = default;
 
   // Waits for an announced generation that was not staged yet. kDeadline; kAborted: a publisher or another worker
@@ -98,9 +101,9 @@ class Receiver {
 
   // Brings `generation` in, verifies it, votes, and waits for the decision. `memory` restates the host's buffers: a
   // change is kDestinationMoved before anything is written. This worker's own error is returned as it is; when another
-  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kPeerLost, kAborted:
-  // the membership changed since NextGeneration, and the generation is offered no more. kInvalidOption: not the
-  // generation that NextGeneration returned. Afterwards serving() says what may be served.
+  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kPeerLost,
+  // kAborted: the membership changed since NextGeneration, and the generation is offered no more. kInvalidOption: not
+  // the generation that NextGeneration returned. Afterwards serving() says what may be served.
   virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
 
   // The engine is paused: writes the staged generation to the live buffers. From its start until Commit returned OK the

@@ -150,6 +150,7 @@ absl::Status Coordinator::Dispatch(const MemberKey& from, const proto::Envelope&
                                    CoordinatorActions* actions) {
   switch (message.body_case()) {
     case proto::Envelope::kHeartbeat:
+      HandleHeartbeat(from, message.heartbeat(), now_ns);
       return absl::OkStatus();
     case proto::Envelope::kFailed:
       actions->close.push_back(members_.at(from).connection);

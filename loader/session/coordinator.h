@@ -13,6 +13,8 @@
 //   - one that is lost is left out at once, but for commits that are under way: where others hold what it offered, the
 //     generation goes on with them, otherwise the job waits for it (rejoin_ns) and ends then;
 //   - an engine that lacks a worker is in no epoch. Other engines go on.
+//   - where no trainer is left, and an engine lacks the newest generation that others serve, the standbys of those are
+//     the epoch's publishers (MemberKey::Standby); otherwise they are in no epoch.
 //
 // What a sender did wrong hurts the sender alone. Before its Welcome: Failed, and its stream is closed. Afterwards: the
 // message is dropped and answered by Refused. A member that comes to a running job and makes a plan impossible is sent
@@ -84,6 +86,7 @@ class Coordinator {
     bool in_epoch = false;
     bool settled = false;  // was in an epoch that was ready
     proto::Layout layout;
+    uint64_t holds = 0;  // of a standby
     int64_t last_heard_ns = 0;
   };
   struct Connection {
@@ -116,6 +119,7 @@ class Coordinator {
                    CoordinatorActions* actions);
   absl::Status HandleLayout(const MemberKey& from, const proto::Layout& layout, int64_t now_ns,
                             CoordinatorActions* actions);
+  void HandleHeartbeat(const MemberKey& from, const proto::Heartbeat& heartbeat, int64_t now_ns);
   void HandleBye(const MemberKey& from, int64_t now_ns, CoordinatorActions* actions);
   // A member is gone without leaving in order.
   void Lose(const MemberKey& key, absl::string_view how, int64_t now_ns, CoordinatorActions* actions);
@@ -132,6 +136,9 @@ class Coordinator {
   bool AllPublishersHere() const;
   bool PublisherComes() const;
   bool EngineComplete(int engine) const;
+  // Standbys of whole engines, as the publishers of an epoch without trainers; empty: nobody needs them, or can be
+  // helped by them.
+  std::set<MemberKey> Sources() const;
   std::vector<MemberKey> NextMembers() const;
   void StartEpoch(int64_t now_ns, CoordinatorActions* actions);
   static proto::Envelope SuspendedMessage(const absl::Status& why, bool engine_broken);

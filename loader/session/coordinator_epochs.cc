@@ -48,14 +48,17 @@ int64_t Coordinator::ChangeDue() const {
 }
 
 bool Coordinator::AllPublishersHere() const {
-  for (int rank = 0; rank < options_.publishers; ++rank)
-    if (!members_.contains(MemberKey::Publisher(rank))) return false;
+  for (int rank = 0; rank < options_.publishers; ++rank) {
+    const auto it = members_.find(MemberKey::Publisher(rank));
+    if (it == members_.end() || !it->second.has_layout) return false;
+  }
   return true;
 }
 
 bool Coordinator::PublisherComes() const {
   return std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.first.role == proto::PUBLISHER && entry.second.has_layout && !entry.second.in_epoch;
+    return entry.first.role == proto::PUBLISHER && !entry.first.is_standby() && entry.second.has_layout &&
+           !entry.second.in_epoch;
   });
 }
 
@@ -72,11 +75,38 @@ bool Coordinator::EngineComplete(int engine) const {
   return workers > 0;
 }
 
+std::set<MemberKey> Coordinator::Sources() const {
+  std::map<int, std::set<uint64_t>> held;  // by complete engine: what each worker's standby holds, 0: none is there
+  uint64_t newest = 0;
+  for (const auto& [key, member] : members_) {
+    if (key.role == proto::PUBLISHER && !key.is_standby() && member.has_layout) return {};  // a trainer
+    if (key.role != proto::RECEIVER || !EngineComplete(key.engine)) continue;
+    const auto standby = members_.find(MemberKey::Standby(key.engine, key.rank));
+    const bool there = standby != members_.end() && standby->second.has_layout;
+    held[key.engine].insert(there ? standby->second.holds : 0);
+  }
+  for (const auto& [_, generations] : held)
+    if (generations.size() == 1) newest = std::max(newest, *generations.begin());
+  std::set<MemberKey> sources;
+  bool lacking = false;
+  for (const auto& [engine, generations] : held) {
+    const bool holds = generations == std::set<uint64_t>{newest};
+    lacking |= !holds && engine_committed(engine) <= newest;
+    for (int worker = 0; holds && worker < WorkersOf(engine); ++worker)
+      sources.insert(MemberKey::Standby(engine, worker));
+  }
+  return newest != 0 && lacking ? sources : std::set<MemberKey>();
+}
+
 std::vector<MemberKey> Coordinator::NextMembers() const {
+  const std::set<MemberKey> sources = Sources();
   std::vector<MemberKey> next;
   for (const auto& [key, member] : members_) {
     if (!member.has_layout) continue;
-    if (key.role == proto::PUBLISHER || EngineComplete(key.engine)) next.push_back(key);
+    const bool takes_part = key.is_standby()               ? sources.contains(key)
+                            : key.role == proto::PUBLISHER ? true
+                                                           : EngineComplete(key.engine);
+    if (takes_part) next.push_back(key);
   }
   return next;
 }
@@ -95,7 +125,12 @@ void Coordinator::StartEpoch(int64_t now_ns, CoordinatorActions* actions) {
   planned_.clear();
   engines_.clear();
   publications_ = Publications();
-  for (auto& [_, member] : members_) member.in_epoch = false;
+  std::vector<MemberKey> idle;  // standbys that are sources no more
+  for (auto& [key, member] : members_) {
+    if (key.is_standby() && member.in_epoch && std::find(next.begin(), next.end(), key) == next.end())
+      idle.push_back(key);
+    member.in_epoch = false;
+  }
   proto::Envelope start;
   start.mutable_epoch_start()->set_policy(options_.policy);
   for (const MemberKey& key : next) {
@@ -108,6 +143,9 @@ void Coordinator::StartEpoch(int64_t now_ns, CoordinatorActions* actions) {
     *entry->mutable_layout() = member.layout;
   }
   Broadcast(start, actions);
+  for (const MemberKey& key : idle)
+    Send(key, SuspendedMessage(Error(ErrorCode::kAborted, "nobody needs it as a source"), /*engine_broken=*/false),
+         actions);
   // Those whose engine lacks a worker that left in order.
   for (const auto& [key, member] : members_) {
     if (member.in_epoch || !member.settled || !broken_.contains(key.engine)) continue;

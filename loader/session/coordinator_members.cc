@@ -16,6 +16,7 @@ int Coordinator::WorkersOf(int engine) const {
 }
 
 bool Coordinator::IsExpected(const MemberKey& key) const {
+  if (key.is_standby()) return key.engine == 0;
   if (key.role == proto::PUBLISHER) return key.engine == 0 && key.rank >= 0 && key.rank < options_.publishers;
   return key.role == proto::RECEIVER && key.engine >= 0 && key.rank >= 0 && key.rank < WorkersOf(key.engine);
 }
@@ -30,7 +31,8 @@ std::vector<MemberKey> Coordinator::FirstMembers() const {
 }
 
 bool Coordinator::IsFirst(const MemberKey& key) const {
-  return key.role == proto::PUBLISHER || key.engine < static_cast<int>(options_.workers.size());
+  if (key.role == proto::PUBLISHER) return !key.is_standby();
+  return key.engine < static_cast<int>(options_.workers.size());
 }
 
 absl::Status Coordinator::CheckHello(const proto::Envelope& message) const {
@@ -135,13 +137,20 @@ absl::Status Coordinator::HandleLayout(const MemberKey& from, const proto::Layou
   }
   if (from.role == proto::RECEIVER && !EngineComplete(from.engine)) return absl::OkStatus();
   if (from.role == proto::RECEIVER) broken_.erase(from.engine);
+  if (from.is_standby()) return absl::OkStatus();  // once it holds something
   // Who waits for a publisher learns of it; an engine cannot mend that.
-  if (phase_ == Phase::kSuspended && from.role == proto::RECEIVER) {
+  if (phase_ == Phase::kSuspended && from.role == proto::RECEIVER && Sources().empty()) {
     Send(from, SuspendedMessage(suspended_, /*engine_broken=*/false), actions);
     return absl::OkStatus();
   }
   Ask(Change::kCame, now_ns);
   return absl::OkStatus();
+}
+
+void Coordinator::HandleHeartbeat(const MemberKey& from, const proto::Heartbeat& heartbeat, int64_t now_ns) {
+  if (!from.is_standby() || members_.at(from).holds == heartbeat.holds()) return;
+  members_.at(from).holds = heartbeat.holds();
+  if (started_ && phase_ == Phase::kSuspended && !Sources().empty()) Ask(Change::kCame, now_ns);
 }
 
 void Coordinator::HandleBye(const MemberKey& from, int64_t now_ns, CoordinatorActions* actions) {
@@ -169,7 +178,7 @@ void Coordinator::HandleBye(const MemberKey& from, int64_t now_ns, CoordinatorAc
     Broadcast(left, actions);
   }
   if (!receiver) {
-    missing_[from] = why;
+    if (!from.is_standby()) missing_[from] = why;
     if (phase_ != Phase::kSuspended) Ask(Change::kLeft, now_ns);
     return;
   }
@@ -201,9 +210,11 @@ void Coordinator::Lose(const MemberKey& key, absl::string_view how, int64_t now_
   if (key.role == proto::RECEIVER) {
     BreakEngine(key.engine, status, actions);
     if (members_.empty()) return End(status, now_ns, actions);
-  } else {
+  } else if (!key.is_standby()) {
     missing_[key] = status;
     missing_deadline_ns_ = std::min(missing_deadline_ns_, now_ns + options_.timeouts.rejoin_ns);
+  } else if (members_.empty()) {
+    return End(status, now_ns, actions);
   }
   if (was_in_epoch) Ask(Change::kLost, now_ns);
 }

@@ -66,6 +66,7 @@ class Job : public ::testing::Test {
     options.host = "a";
     options.pid = ++pid_;
     options.layout = LayoutOf(slots_);
+    options.layout.set_hold(key.is_standby());
     options.timeouts.rejoin_ns = 0;  // the coordinator's counts
     options.coordinator_address = "c:1";
     Node& node = nodes_[key];

@@ -75,7 +75,7 @@ void MemberSession::OnConnected(int64_t now_ns, MemberActions* actions) {
   next_heartbeat_ns_ = now_ns + options_.timeouts.heartbeat_period_ns;
   // The coordinator's own limits come first, since its message says whom it waits for. One that comes back has the time
   // that is left.
-  if (phase_ == Phase::kNew)
+  if (phase_ == Phase::kNew && !options_.self.is_standby())
     phase_deadline_ns_ = now_ns + options_.timeouts.join_ns + options_.timeouts.heartbeat_timeout_ns;
   phase_ = Phase::kHello;
   proto::Envelope message;
@@ -96,7 +96,8 @@ void MemberSession::Lose(absl::string_view how, int64_t now_ns, MemberActions* a
       Error(ErrorCode::kPeerLost, absl::StrCat("the coordinator at ", options_.coordinator_address, " is lost: ", how));
   if (rejoin_ns_ == 0) return End(lost_, actions);
   // A second loss before an epoch was ready again has no new time.
-  if (phase_ != Phase::kHello && phase_ != Phase::kWaiting) phase_deadline_ns_ = now_ns + rejoin_ns_;
+  if ((phase_ != Phase::kHello && phase_ != Phase::kWaiting) || phase_deadline_ns_ == kNoDeadline)
+    phase_deadline_ns_ = now_ns + rejoin_ns_;
   phase_ = Phase::kLost;
   unsent_.clear();
   coordinator_waits_for_.clear();
@@ -153,9 +154,12 @@ void MemberSession::HandleHelloAnswer(const proto::Envelope& message, MemberActi
   epoch_ = message.epoch();
   rejoin_ns_ = message.welcome().rejoin_ns();
   phase_ = Phase::kWaiting;
+  // It may never be needed.
+  if (options_.self.is_standby()) phase_deadline_ns_ = kNoDeadline;
   proto::Envelope layout;
   *layout.mutable_layout() = options_.layout;
   SendNow(std::move(layout), actions);
+  if (options_.self.is_standby()) SendHeartbeat(actions);
 }
 
 absl::Status MemberSession::HandleMessage(const proto::Envelope& message, int64_t now_ns, MemberActions* actions) {
@@ -287,13 +291,16 @@ void MemberSession::OnTick(int64_t now_ns, MemberActions* actions) {
                 actions);
   if (now_ns >= next_heartbeat_ns_) {
     next_heartbeat_ns_ = now_ns + options_.timeouts.heartbeat_period_ns;
-    if (phase_ != Phase::kHello) {
-      proto::Envelope message;
-      message.mutable_heartbeat();
-      SendNow(std::move(message), actions);
-    }
+    SendHeartbeat(actions);
   }
   HandleTick(now_ns, actions);
+}
+
+void MemberSession::SendHeartbeat(MemberActions* actions) {
+  if (phase_ == Phase::kNew || phase_ == Phase::kHello || phase_ == Phase::kLost || phase_ == Phase::kEnded) return;
+  proto::Envelope message;
+  Describe(message.mutable_heartbeat());
+  SendNow(std::move(message), actions);
 }
 
 int64_t MemberSession::NextDeadline() const {

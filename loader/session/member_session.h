@@ -93,6 +93,8 @@ class MemberSession {
   virtual void HandleDropped(const proto::Envelope&, const absl::Status& /*why*/, int64_t /*now_ns*/, MemberActions*) {}
   // An epoch begins, before its PlanEffect.
   virtual void HandleEpochStart(MemberActions* actions) = 0;
+  // Adds what the coordinator must know of one that is in no epoch.
+  virtual void Describe(proto::Heartbeat*) const {}
   // Adds what the coordinator must know of this member.
   virtual void Describe(proto::Planned* planned) const = 0;
   // The epoch is ready, before its EpochReadyEffect and before what was said meanwhile is sent.
@@ -109,6 +111,7 @@ class MemberSession {
   // it is set.
   void Send(proto::Envelope message, MemberActions* actions);
   void End(const absl::Status& status, MemberActions* actions);
+  void SendHeartbeat(MemberActions* actions);
   // The session's status when it is over, kMalformed before the first epoch was ready.
   absl::Status CheckJoined(const char* what) const;
 

@@ -28,6 +28,10 @@ void PublisherSession::Describe(proto::Planned* planned) const {
   planned->set_last_published(last_published_);
 }
 
+void PublisherSession::Describe(proto::Heartbeat* heartbeat) const {
+  if (options_.self.is_standby()) heartbeat->set_holds(generation_in(0));
+}
+
 void PublisherSession::HandleReady(const proto::EpochReady& ready, int64_t, MemberActions* actions) {
   const uint64_t newest = ready.newest();
   for (const proto::EngineCommitted& committed : ready.committed())
@@ -134,7 +138,16 @@ absl::Status PublisherSession::DropSlot(int slot) {
   return absl::OkStatus();
 }
 
+void PublisherSession::Hold(uint64_t generation, MemberActions* actions) {
+  slots_[0] = Slot{};
+  slots_[0].generation = generation;
+  last_published_ = std::max(last_published_, generation);
+  SendHeartbeat(actions);
+}
+
 bool PublisherSession::released(uint64_t generation) const {
+  // In no epoch: nobody reads, and the next one takes no generation that was taken back.
+  if (!suspended().ok() || (options_.self.is_standby() && phase() == Phase::kWaiting)) return true;
   return phase() == Phase::kReady && (generation_in(0) != generation || slots_[0].leases.empty());
 }
 
@@ -146,6 +159,7 @@ absl::Status PublisherSession::TakeBack(uint64_t generation, MemberActions* acti
             absl::StrCat(NameOf(options_.self), " took generation ", generation, " back, since its weights change: ",
                          phase() == Phase::kReady ? LeaseList() : absl::StrCat("no epoch is ready, ", WaitingFor())));
   slots_[0] = Slot{};
+  if (options_.self.is_standby()) SendHeartbeat(actions);
   if (was_released || !status().ok()) return was_released ? absl::OkStatus() : void_why_;
   void_generation_ = generation;
   if (phase() == Phase::kReady) SendVoid(actions);

@@ -43,6 +43,8 @@ class PublisherSession : public MemberSession {
   // The slot does not hold its generation any more: nothing of it is offered. kMalformed: it is being written.
   absl::Status DropSlot(int slot);
 
+  // Of a standby: its worker serves `generation` from now on, which its live buffers hold.
+  void Hold(uint64_t generation, MemberActions* actions);
   // Of a publisher that holds: whether no receiver of the epoch reads `generation` any more. False between two epochs:
   // the next one's may.
   bool released(uint64_t generation) const;
@@ -61,6 +63,7 @@ class PublisherSession : public MemberSession {
                      MemberActions* actions) override;
   void HandleEpochStart(MemberActions*) override {}
   void Describe(proto::Planned* planned) const override;
+  void Describe(proto::Heartbeat* heartbeat) const override;
   void HandleReady(const proto::EpochReady& ready, int64_t now_ns, MemberActions* actions) override;
   void HandleSuspended(bool engine_broken, MemberActions* actions) override;
   void HandleTick(int64_t now_ns, MemberActions* actions) override;

@@ -18,6 +18,7 @@ std::string NameOf(const MemberKey& member) {
     case proto::COORDINATOR:
       return "coordinator";
     case proto::PUBLISHER:
+      if (member.is_standby()) return absl::StrCat(NameOf(member.worker_of_standby()), " as a source");
       return absl::StrCat("publisher rank ", member.rank);
     case proto::RECEIVER:
       return absl::StrCat("engine ", member.engine, " worker ", member.rank);

@@ -25,6 +25,9 @@ inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
 // A value type of proto::MemberId. Ordered: coordinator, publishers by rank, receivers by engine and rank.
 struct MemberKey {
+  static constexpr int kFirstStandby = 1 << 20;  // ranks of trainers are smaller
+  static constexpr int kMostEngines = 2000;
+
   proto::Role role = proto::ROLE_UNSPECIFIED;
   int engine = 0;  // receivers only
   int rank = 0;
@@ -32,6 +35,11 @@ struct MemberKey {
   static MemberKey Coordinator() { return {proto::COORDINATOR, 0, 0}; }
   static MemberKey Publisher(int rank) { return {proto::PUBLISHER, 0, rank}; }
   static MemberKey Receiver(int engine, int rank) { return {proto::RECEIVER, engine, rank}; }
+  // The publisher that an engine worker is when no trainer is left (loader/standby.h): 0 <= engine < kMostEngines,
+  // 0 <= worker < kFirstStandby.
+  static MemberKey Standby(int engine, int worker) { return Publisher(kFirstStandby * (engine + 1) + worker); }
+  bool is_standby() const { return role == proto::PUBLISHER && rank >= kFirstStandby; }
+  MemberKey worker_of_standby() const { return Receiver(rank / kFirstStandby - 1, rank % kFirstStandby); }
   static MemberKey From(const proto::MemberId& id) { return {id.role(), id.engine(), id.rank()}; }
   proto::MemberId ToProto() const;
 

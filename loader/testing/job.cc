@@ -246,7 +246,8 @@ absl::Status Job::JoinReceiver(size_t worker) {
   std::unique_ptr<Transport> transport = receiver_transport ? receiver_transport(worker) : nullptr;
   if (transport == nullptr) transport = config_.transport();
   HR_ASSIGN_OR_RETURN(receivers_[worker],
-                      Receiver::Join(options, ReceiverPart(worker), ReceiverMemory(worker), std::move(transport)));
+                      Receiver::Join(options, ReceiverPart(worker), ReceiverMemory(worker), std::move(transport),
+                                     config_.standing_by.contains(options.engine) ? config_.transport() : nullptr));
   return absl::OkStatus();
 }
 

@@ -47,6 +47,7 @@ std::unique_ptr<Transport> NewTappedTransport(std::unique_ptr<Transport> inner, 
 struct JobConfig {
   // Every member's endpoint; the default is a memory fabric of its own that can map.
   std::function<std::unique_ptr<Transport>()> transport;
+  std::set<int> standing_by;   // engines whose workers are sources when no trainer is left
   std::set<size_t> holding;    // publishers that hold their weights
   std::vector<Shadow> shadow;  // of each engine; kHost where it is too short
   int64_t chunk_bytes = 256;   // small, so that there are many
