@@ -1,7 +1,7 @@
 #!/bin/bash
-# Measures the refit of bench/README.md: Headrace in place and with a shadow, the one-copy floor, and
+# Measures the refit of bench/README.md: Headrace in place, with a shadow and by broadcast, the floors, and
 # gather-and-broadcast over gloo. Sets up what it needs (Debian packages, .venv-vllm with torch, the build), prints a
-# summary and writes JSON. Needs about 11 GiB of free memory, 8 GiB of disk, and ten minutes once it is set up.
+# summary and writes JSON. Needs about 14 GiB of free memory, 8 GiB of disk, and ten minutes once it is set up.
 # Usage: bench/run.sh [--output FILE] [other options of bench/refit.py]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -101,8 +101,8 @@ class Executor {
   // it brought on two-sided ones. The transfer's status when it is over, then not to be called again: OK when every
   // byte landed and every sum agreed (and what others wait for was passed on). kVerificationFailed names the tensor,
   // both buffers and the publisher; kGenerationChanged; kPeerLost or kTransport, naming the publisher or the receiver
-  // that was to send; kDeadline; or what `interrupted` said. On an error destinations hold a mixture, and nothing
-  // refers to them any more.
+  // that was to send (one that broke off is lost); kDeadline; or what `interrupted` said. On an error destinations hold
+  // a mixture, and nothing refers to them any more.
   virtual std::optional<absl::Status> Step(absl::Duration max_wait) = 0;
   // Instead of a transfer: tells those beside this rank in chains that it takes no part in a generation that they may
   // be waiting for.
