@@ -22,7 +22,8 @@ TARGETS = {
     "in_place_over_gather_broadcast": 1 / 18,
     "shadow_over_gather_broadcast": 1 / 12,
 }
-# Bytes per byte of the model: trainers and engine one each, two slots, a shadow; the whole model for each of two workers.
+# Bytes per byte of the model: trainers and engine one each, two slots, a shadow; for the floor of a broadcast the whole
+# model for each of two workers.
 MEMORY_OF_MODEL = {"in_place": 4, "shadow": 5, "broadcast": 6, "gather_broadcast": 3}
 
 

@@ -60,7 +60,6 @@ class Dead(Exception):
 class Process:
     def __init__(self, binary: str, name: str, first: dict):
         self.name = name
-        self.generation: int | None = None  # that a worker's `next` returned
         self._process = subprocess.Popen([binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._lock = threading.Lock()
         self._pending: dict[int, concurrent.futures.Future] = {}

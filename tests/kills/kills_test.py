@@ -8,7 +8,7 @@
   - who died comes back as a new process, an engine takes the newest generation late, and the next one is whole.
 
 usage: kills_test.py MEMBER [unittest arguments]
-HEADRACE_KILLS sets how many (20), HEADRACE_TEST_SEED which.
+HEADRACE_KILLS sets how many (60), HEADRACE_TEST_SEED which.
 """
 import collections
 import os
@@ -22,10 +22,10 @@ from rounds import Round, Victim
 
 MEMBER = os.path.abspath(sys.argv.pop(1))
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
-KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
+KILLS = int(os.environ.get("HEADRACE_KILLS", "60"))
 
-STATES = ("joining", "planning", "planned", "idle", "copying", "published", "announced", "sending", "streaming", "voted",
-          "decided", "applying", "applied", "committed")
+STATES = ("joining", "planning", "planned", "idle", "copying", "published", "announced", "sending", "streaming",
+          "voted", "decided", "applying", "applied", "committed")
 REPLICA, ALONE = Victim("publisher", 0), Victim("publisher", 2)
 FIRST, SECOND, ONLY = (Victim("worker", rank) for rank in range(3))
 COORDINATOR = Victim("coordinator")
@@ -82,14 +82,13 @@ class Deaths:
         """Starts the job, in which those die while they wait for the last one to join."""
         job = self.job
         job.start_coordinator()
-        last = next(r for r in self.rng.sample(range(len(WORKERS)), len(WORKERS))
-                    if not any(v.kind == "worker" and v.rank == r for v in joining))
-        for rank in PUBLISHERS:
-            job.start_publisher(rank)
-        for rank in range(len(WORKERS)):
-            if rank != last:
-                job.start_worker(rank)
-        name = "engine %d worker %d" % WORKERS[last]
+        members = [Victim("publisher", rank) for rank in PUBLISHERS] + [FIRST, SECOND, ONLY]
+        dying = {(victim.kind, victim.rank) for victim in joining}
+        last = self.rng.choice([m for m in members if (m.kind, m.rank) not in dying])
+        for member in members:
+            if member is not last:
+                self.start(member)
+        name = f"publisher rank {last.rank}" if last.kind == "publisher" else "engine %d worker %d" % WORKERS[last.rank]
 
         def only_last(words: str) -> bool:
             return words == f"{name} to join"
@@ -103,11 +102,11 @@ class Deaths:
             else:
                 dead = victim.process(job).name
                 job.await_words(lambda words: dead in words)
-                self.restart(victim)
+                self.start(victim)
             job.await_words(only_last)
             self.count(victim, "joining", killed, killed_end=time.monotonic())
         job.await_words(only_last)
-        job.start_worker(last)
+        self.start(last)
         job.joined(*job.publishers.values(), *job.workers())
         job.calm()
 
@@ -118,7 +117,7 @@ class Deaths:
         line.healed = max(line.healed, time.monotonic() - killed)
         return line
 
-    def restart(self, victim: Victim) -> None:
+    def start(self, victim: Victim) -> None:
         if victim.kind == "publisher":
             self.job.start_publisher(victim.rank)
         elif victim.kind == "worker":
@@ -210,7 +209,7 @@ class Deaths:
             job.all_at_once(lambda engine: job.catch_up(engine, generation), job.engines)
             committed = len(job.engines)
         ended = time.monotonic()
-        self.restart(victim)
+        self.start(victim)
         job.joined(job.publishers[comes])
         if victim.kind != "coordinator":
             job.joined(victim.process(job))
@@ -235,8 +234,8 @@ class KillsTest(unittest.TestCase):
                 self.job(way, mine, rng, table, served)
                 left -= len(mine)
         table.print()
-        print(f"{KILLS} kills in {time.monotonic() - begin:.0f} s; requests: {served['served']} served, {served['cut']} cut "
-              f"by a death, {served['refused']} refused, 0 mixed")
+        print(f"{KILLS} kills in {time.monotonic() - begin:.0f} s; requests: {served['served']} served, "
+              f"{served['cut']} cut by a death, {served['refused']} refused, 0 mixed")
 
     def job(self, way: tuple[str, bool, bool], mine: list, rng: random.Random, table: Table,
             served: collections.Counter) -> None:
@@ -245,9 +244,8 @@ class KillsTest(unittest.TestCase):
         try:
             deaths = Deaths(job, rng, table)
             what_next = "joining"
-            joining = [victim for victim, state in mine if state == "joining"]
-            # One must be left to join last.
-            deaths.begin([v for v in joining if v is not ONLY or len([w for w in joining if w.kind == "worker"]) < 3])
+            joining = [victim for victim, state in mine if state == "joining"]  # never publisher 1
+            deaths.begin(joining)
             for victim, state in mine:
                 if state == "joining":
                     continue

@@ -1,5 +1,5 @@
-"""One generation in which a process is killed: brings the job into a state, holds it there, and looks at what becomes of
-it afterwards."""
+"""One generation in which a process is killed: brings the job into a state, holds it there, and looks at what becomes
+of it afterwards."""
 import concurrent.futures
 import random
 import threading
@@ -55,8 +55,8 @@ class Round:
 
     def __str__(self) -> str:
         return (f"engine {self.engine.number} {'with' if self.engine.shadow else 'without'} a shadow, decided before: "
-                f"{[e.number for e in self.decided]}, held: {[p.name for p in self._held]}, noticed before the release: "
-                f"{self.noticed}, steps done: {self.done}, failed: {self.failed}")
+                f"{[e.number for e in self.decided]}, held: {[p.name for p in self._held]}, noticed before the "
+                f"release: {self.noticed}, steps done: {self.done}, failed: {self.failed}")
 
     # ---- towards the state
 
@@ -158,7 +158,8 @@ class Round:
             self._hold(self.worker(peer), "stream")
             self._start(engine.ranks, "stage")
             self.worker(peer).wait_held("stream")
-            self.job.await_words(lambda words: f"engine 0 worker {peer} to vote on generation {self.generation}" in words)
+            self.job.await_words(
+                lambda words: f"engine 0 worker {peer} to vote on generation {self.generation}" in words)
             return
         self.all_to([engine], "stage")
         self.decided.append(engine)
@@ -228,7 +229,8 @@ class Round:
         for engine in must:
             if self.fates[engine.number] != "committed":
                 raise Violation(f"engine {engine.number} did not commit generation {self.generation}: {self.failed}")
-        if self.alone and self.noticed and self.fates[self.engine.number] == "committed" and self.engine not in self.decided:
+        hopeless = self.alone and self.noticed and self.engine not in self.decided and self.state != "sending"
+        if hopeless and self.fates[self.engine.number] == "committed":
             raise Violation(f"engine {self.engine.number} committed what nobody could finish")
         codes = {"": True, "peer_lost": not everywhere}
         for rank in PUBLISHERS:
