@@ -63,7 +63,9 @@ void ExpectPlaced(const CommonAxes& axes, const TensorSpec& t, const Buffer& b, 
   const auto placed = axes.Place(t, b, 7, p);
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_EQ(Laid(axes, *placed), Expected(t, b, p));
-  if (boxes > 0) EXPECT_EQ(placed->size(), boxes);
+  if (boxes > 0) {
+    EXPECT_EQ(placed->size(), boxes);
+  }
   for (const PlacedBox& box : *placed) EXPECT_EQ(box.buffer, 7);
 }
 
