@@ -277,6 +277,7 @@ absl::StatusOr<ReceiverSetup> ReadReceiverOptions(const char* json) {
   } else if (shadow != "host") {
     fields.Refuse("shadow", "is not \"host\" or \"off\"");
   }
+  if (fields.Has("standby")) fields.Read("standby", &setup.standby);
   if (fields.Has("transfer_timeout")) fields.Read("transfer_timeout", &options.transfer_timeout);
   if (fields.Has("carried")) {
     if (const Json* j = fields.Find("carried")) {

@@ -29,6 +29,7 @@ struct PublisherSetup {
 };
 struct ReceiverSetup {
   ReceiverOptions receiver;
+  bool standby = false;
   std::string transport;
   TransportOptions transport_options;
 };

@@ -23,8 +23,13 @@ absl::Status Join(const char* options, const char* part_text, const char* memory
   HR_ASSIGN_OR_RETURN(const Manifest part, ParseManifest(part_text));
   HR_ASSIGN_OR_RETURN(auto memory, ReadLiveMemory(memory_text, addresses, count));
   HR_ASSIGN_OR_RETURN(auto transport, NewTransport(setup.transport, setup.transport_options));
+  std::unique_ptr<Transport> standby;
+  if (setup.standby) {
+    HR_ASSIGN_OR_RETURN(standby, NewTransport(setup.transport, setup.transport_options));
+  }
   auto handle = std::make_unique<hr_receiver>();
-  HR_ASSIGN_OR_RETURN(handle->receiver, Receiver::Join(setup.receiver, part, std::move(memory), std::move(transport)));
+  HR_ASSIGN_OR_RETURN(handle->receiver, Receiver::Join(setup.receiver, part, std::move(memory), std::move(transport),
+                                                       std::move(standby)));
   *out = handle.release();
   return absl::OkStatus();
 }

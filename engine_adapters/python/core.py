@@ -324,6 +324,7 @@ class Receiver(_Member):
     too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile) or "off"
     (the live buffers: the engine is paused). workers: how many this engine has; None: as many as the coordinator was
     told, which is no answer for an engine that it was not told of. carried: carry() of this worker's former session.
+    standby: engines that come when no trainer is left may read these buffers while they do not change.
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
     A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from
@@ -347,6 +348,7 @@ class Receiver(_Member):
         worker: int,
         workers: int | None = None,
         shadow: Literal["host", "off"],
+        standby: bool = False,
         incarnation: str = "",
         transport: str = "host",
         devices: Sequence[str] = (),
@@ -367,6 +369,7 @@ class Receiver(_Member):
             "engine": engine,
             "worker": worker,
             "shadow": shadow,
+            "standby": standby,
             "incarnation": incarnation,
             "transport": transport,
             "devices": list(devices),

@@ -175,6 +175,39 @@ class GenerationsTest(unittest.TestCase):
                     publisher.await_release(3, 0)
             self.assertEqual([r.serving for r in receivers], [2, 2])
 
+    def test_an_engine_takes_from_another_one_when_no_trainer_is_left(self) -> None:
+        job = Job(standby=True)
+        self.addCleanup(job.close)
+        job.publish(1)
+        job.commit(job.stage())
+        together(*(lambda p=p: p.close(30) for p in job.publishers))
+        live = [Live(0), Live(1)]
+        where = {"coordinator": job.coordinator.address, "token": TOKEN, "job": "job"}
+        receivers = together(
+            *(
+                lambda w=w: core.Receiver(
+                    destination_part(w.worker, 2 + w.worker),
+                    w.memory,
+                    engine=1,
+                    worker=w.worker,
+                    workers=2,
+                    shadow="host",
+                    **where,
+                )
+                for w in live
+            )
+        )
+
+        def take(receiver: core.Receiver, worker: Live) -> None:
+            self.assertEqual(receiver.next_generation(30), 1)
+            receiver.stage(1, worker.memory)
+            receiver.commit(1)
+
+        together(*(lambda r=r, w=w: take(r, w) for r, w in zip(receivers, live)))
+        self.assertEqual([w.content() for w in live], [w.expected(1) for w in live])
+        for receiver in receivers:
+            receiver.__exit__(Exception, Exception(), None)
+
     def test_between_processes(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         results = spawn.Queue()

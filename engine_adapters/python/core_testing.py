@@ -49,12 +49,14 @@ def source_part(rank: int) -> dict[str, Any]:
     }
 
 
-def destination_part(worker: int) -> dict[str, Any]:
+def destination_part(worker: int, rank: int | None = None) -> dict[str, Any]:
+    """rank: None: the worker's number."""
+    rank = worker if rank is None else rank
     return {
         "tensors": [],
         "source": [],
-        "destination": [_buffer(n, worker, (0, ROWS), COLUMNS_OF[worker]) for n in TENSORS],
-        "topology": {"source": [], "destination": [{"rank": worker}]},
+        "destination": [_buffer(n, rank, (0, ROWS), COLUMNS_OF[worker]) for n in TENSORS],
+        "topology": {"source": [], "destination": [{"rank": rank}]},
     }
 
 
@@ -129,6 +131,7 @@ class Job:
         policy: Any = "auto",
         timeouts: core.Timeouts = core.Timeouts(),
         coordinator_tls: core.ServerTls | None = None,
+        standby: bool = False,
         **options: Any,
     ) -> None:
         self._options = {"timeouts": timeouts, **options}
@@ -146,7 +149,7 @@ class Job:
         self.live = [Live(worker) for worker in range(2)]
         joins: list[Callable[[], Any]] = [lambda s=s: self.publisher(s) for s in self.sources]
         if workers:
-            joins += [lambda w=w: self.receiver(w, shadow) for w in self.live]
+            joins += [lambda w=w: self.receiver(w, shadow, standby=standby) for w in self.live]
         try:
             members = together(*joins)
         except BaseException:
