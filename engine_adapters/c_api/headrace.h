@@ -110,8 +110,8 @@ typedef struct hr_receiver hr_receiver;
 /* Blocks until all members agreed on the plan.
  * options: as a publisher's with "engine", "worker", "shadow": "host" | "off" in place of "rank"; optional
  *  "transfer_timeout", "carried": what hr_receiver_carry of this worker's earlier session gave, and "workers": how many
- *  its engine has, which an engine that the coordinator was not told of must say. "standby": true lets engines that come
- *  when no trainer is left read this worker's live buffers, while they do not change.
+ *  its engine has, which an engine that the coordinator was not told of must say. "standby": true lets engines that
+ *  come when no trainer is left read this worker's live buffers, while they do not change.
  * memory: a JSON list of `count` objects {"name", "shape": [..], "strides": [..]} (elements); addresses[i] is the first
  *  element of the i-th; optional "live": false where the engine does not compute with it, so that _stage writes it also
  *  with a shadow. The memory must outlive the handle; it is written inside _stage (shadow "off") and _apply or _commit.

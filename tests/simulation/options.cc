@@ -61,6 +61,7 @@ SimulationOptions DrawOptions(uint64_t seed) {
   if (chance(30)) o.fabric_corrupt = 0.002 * static_cast<double>(draw(1, 5));
   o.fabric_reorder = chance(50);
   o.hybrid = chance(30);
+  o.hold = chance(40);
   return o;
 }
 
@@ -71,8 +72,11 @@ std::string Describe(const SimulationOptions& o) {
                                                                 " replicas, engines ", absl::StrJoin(o.workers, "+"))
                    : o.layout == Layout::kRandom ? "random layout"
                                                  : "two engines",
-                   o.map ? ", mapped" : ", two-sided", ", late ", o.late_engines, ", hosts ", o.hosts,
-                   o.hybrid ? ", hybrid" : "", ", rejoin ", o.timeouts.rejoin_ns / kSecond, " s");
+                   o.map    ? ", mapped"
+                   : o.hold ? ", two-sided, holding"
+                            : ", two-sided",
+                   ", late ", o.late_engines, ", hosts ", o.hosts, o.hybrid ? ", hybrid" : "", ", rejoin ",
+                   o.timeouts.rejoin_ns / kSecond, " s");
   const auto add = [&](const char* name, double rate) {
     if (rate > 0) absl::StrAppend(&text, ", ", name, " ", rate);
   };

@@ -45,6 +45,7 @@ struct SimulationOptions {
   bool hybrid = false;          // the job's policy; half of the tensors are QKV weights then
   int tensors = 3;
   bool map = true;             // else two-sided
+  bool hold = false;           // trainers hold their weights where they can (two-sided)
   std::vector<bool> in_place;  // of each engine; shadow where it is too short
   int64_t chunk_bytes = 128;
   int64_t staging_bytes = 2048;

@@ -12,11 +12,21 @@ namespace headrace::simulation {
 namespace {
 
 constexpr int64_t kPublishTimeout = 5 * kSecond;
+constexpr int64_t kReleaseAtLeast = 1 * kMillisecond, kReleaseTimeout = 3 * kSecond;
 constexpr int64_t kCloseTimeout = 20 * kSecond;
 constexpr int64_t kSendEvery = 100 * kMicrosecond, kSendAtLeastEvery = 10 * kMillisecond;
 
+// FP32 masters cannot be held; and through rings of mapped memory, which want threads of their own, nothing is sent
+// here.
+bool Holds(const TrainerSeat& seat) {
+  const auto converts = [](const Buffer& b) { return b.convert_rne; };
+  return seat.job.options.hold && !seat.job.options.map &&
+         std::none_of(seat.part.source.begin(), seat.part.source.end(), converts);
+}
+
 proto::Layout LayoutOf(const TrainerSeat& seat, const Transport& transport) {
   proto::Layout layout;
+  layout.set_hold(Holds(seat));
   layout.set_manifest_fragment(EncodeFragment(seat.part));
   layout.set_transport(std::string(transport.name()));
   layout.set_transport_address(transport.address());
@@ -32,6 +42,7 @@ Trainer::Trainer(TrainerSeat* seat, std::unique_ptr<Transport> transport)
           &seat->job, seat,
           std::make_unique<PublisherSession>(SessionOptions(seat->job, *seat, LayoutOf(*seat, *transport), 0))),
       two_sided_(!transport->capabilities().map),
+      hold_(Holds(*seat)),
       transport_(std::move(transport)) {}
 
 Trainer::~Trainer() { Kill(); }
@@ -55,6 +66,11 @@ Task Trainer::Run() {
     absl::Status published = co_await Publish(last, world().now() + kPublishTimeout);
     (void)published;  // the trainer goes on training
     attempted_ = last;
+    if (hold_) {
+      absl::Status released =
+          co_await AwaitRelease(last, world().now() + world().Draw(kReleaseAtLeast, kReleaseTimeout));
+      (void)released;  // and changes its weights
+    }
   }
   co_return session().status();
 }
@@ -81,6 +97,17 @@ Task Trainer::Publish(uint64_t generation, int64_t deadline) {
     writing_.reset();
     return publisher().Snapshotted(generation, now, actions);
   });
+}
+
+Task Trainer::AwaitRelease(uint64_t generation, int64_t deadline) {
+  co_await Wait(
+      "the release of the weights", [&] { return over() || publisher().released(generation); }, deadline);
+  const bool was_held = publisher().generation_in(0) == generation;
+  absl::Status taken = Step([&](int64_t, MemberActions* actions) { return publisher().TakeBack(generation, actions); });
+  if (was_held) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+  orders_.push_back(Drop{});
+  co_await Wait("the end of sending the weights", [&] { return orders_.empty() && !slot_is_read_[0]; });
+  co_return taken;
 }
 
 Task Trainer::AwaitSender(uint64_t generation, int slot, int64_t deadline) {
@@ -152,7 +179,7 @@ Task Trainer::Plan(PlanEffect effect) {
     co_await Wait("the end of a snapshot",
                   [&] { return over() || !publisher().writing() || session().epoch() != effect.epoch; });
     if (over()) co_return session().status();
-    for (int slot = 0; slot < kSnapshotSlots; ++slot) {
+    for (int slot = 0; slot < static_cast<int>(slots_.size()); ++slot) {
       if (publisher().generation_in(slot) == 0) continue;
       if (planned_->writer->Agrees(slots_[slot]->bytes(), planned_->SumsOf(slot)))
         (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
@@ -187,7 +214,7 @@ absl::StatusOr<std::shared_ptr<PublisherEpoch>> Trainer::MakeEpoch(const PlanEff
   std::map<int, const std::byte*> memory;
   for (size_t i = 0; i < manifest.source.size(); ++i)
     if (manifest.source[i].rank == rank) memory[static_cast<int>(i)] = trainer_seat().source.First(manifest.source[i]);
-  epoch->writer.emplace(manifest, epoch->plan->plan(), rank, std::move(memory));
+  epoch->writer.emplace(manifest, epoch->plan->plan(), rank, std::move(memory), hold_);
   for (const auto& member : effect.start.members())
     epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
   if (two_sided_) {
@@ -197,7 +224,7 @@ absl::StatusOr<std::shared_ptr<PublisherEpoch>> Trainer::MakeEpoch(const PlanEff
                                                                                   job_.options.chunk_bytes);
     }
   }
-  while (slots_.size() < kSnapshotSlots) {
+  while (slots_.size() < (hold_ ? 1 : kSnapshotSlots)) {
     HR_ASSIGN_OR_RETURN(slots_.emplace_back(), transport_->AllocateRegion(epoch->writer->layout().bytes()));
   }
   HR_ASSIGN_OR_RETURN(epoch->sums,

@@ -48,11 +48,13 @@ class Trainer final : public MemberProcess {
   Task Run() override;
   void CheckBounds() override;
   Task Publish(uint64_t generation, int64_t deadline);
+  Task AwaitRelease(uint64_t generation, int64_t deadline);
   Task AwaitSender(uint64_t generation, int slot, int64_t deadline);
   Task SendOrders();
   absl::StatusOr<std::shared_ptr<PublisherEpoch>> MakeEpoch(const PlanEffect& effect);
 
   const bool two_sided_;
+  const bool hold_;
   std::vector<std::unique_ptr<Region>> slots_;
   std::unique_ptr<Outlet> outlet_;
   std::unique_ptr<Transport> transport_;  // destroyed before the outlet's messages
