@@ -111,6 +111,20 @@ absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
   return e;
 }
 
+absl::StatusOr<std::vector<ReplicaSum>> EpochPlan::ReplicasOf(int publisher) const {
+  return FindReplicas(manifest_, SourceRank(publisher));
+}
+
+std::vector<proto::Replica> EpochPlan::Named(const std::vector<ReplicaSum>& replicas) const {
+  std::vector<proto::Replica> named;
+  for (const ReplicaSum& sum : replicas) {
+    proto::Replica& replica = named.emplace_back();
+    replica.set_id(sum.id);
+    replica.set_tensor(manifest_.tensors[sum.tensor].name);
+  }
+  return named;
+}
+
 std::vector<Edge> EpochPlan::EdgesOf(const MemberKey& member) const {
   std::vector<Edge> out;
   for (const Edge& edge : plan_.edges) {

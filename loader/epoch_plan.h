@@ -12,6 +12,7 @@
 #include "loader/session/types.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
+#include "planner/replicas.h"
 
 namespace headrace {
 
@@ -34,6 +35,10 @@ class EpochPlan {
   int64_t DestinationRank(const MemberKey& receiver) const { return destination_ranks_.at(receiver); }
   int PublisherOf(int64_t source_rank) const { return publishers_.at(source_rank); }
   MemberKey ReceiverOf(int64_t destination_rank) const { return receivers_.at(destination_rank); }
+
+  // What a publisher offers that is offered elsewhere too; and as Planned tells it.
+  absl::StatusOr<std::vector<ReplicaSum>> ReplicasOf(int publisher) const;
+  std::vector<proto::Replica> Named(const std::vector<ReplicaSum>& replicas) const;
 
   // The edges that end at a member, in plan order: direct ones and those of streams.
   std::vector<Edge> EdgesOf(const MemberKey& member) const;

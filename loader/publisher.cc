@@ -67,14 +67,16 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     HR_RETURN_IF_ERROR(AwaitSender(generation, *write_slot_, deadline));
     const absl::Time copying = absl::Now();
     // The epoch in which the slot was granted; another one that begins meanwhile sums anew.
-    writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
-                            IncarnationStamp(session().incarnation()), generation);
+    const std::vector<uint64_t> sums =
+        writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
+                                IncarnationStamp(session().incarnation()), generation);
     const absl::Time end = absl::Now();
     absl::Status published = Step([&](int64_t now, MemberActions* actions) {
+      writing_->replica_sums[*write_slot_] = sums;
       writing_.reset();
       stats_.snapshot_seconds = absl::ToDoubleSeconds(end - copying);
       stats_.stall_seconds = absl::ToDoubleSeconds(end - begin);
-      return publisher().Snapshotted(generation, now, actions);
+      return publisher().Snapshotted(generation, now, actions, sums);
     });
     return published;
   }
@@ -83,10 +85,11 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     if (!hold_) return absl::OkStatus();
     (void)Wait(deadline, "the release of the weights", [&] { return publisher().released(generation); });
     absl::Status taken = Step([&](int64_t, MemberActions* actions) {
-      const bool was_held = publisher().generation_in(0) == generation;
       absl::Status taken = publisher().TakeBack(generation, actions);
       // From now on nothing begins to read, and whoever does not stop finds these stamps.
-      if (was_held && !slots_.empty()) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+      if (publisher().generation_in(0) == 0 && !slots_.empty()) {
+        OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+      }
       return taken;
     });
     // Whoever released it has taken, or will drop, all that is under way to it.
@@ -120,6 +123,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) override {
     absl::Status aborted;
     HR_RETURN_IF_ERROR(Wait(deadline, absl::StrCat("the engines' commit of generation ", generation), [&] {
+      const auto given_up = given_up_.find(generation);
       aborted = absl::OkStatus();
       std::set<int> engines = engines_;
       for (const auto& [engine, why] : aborted_) engines.insert(engine);  // one that broke is in no epoch
@@ -132,6 +136,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
         const auto committed = committed_.find(engine);
         if (committed != committed_.end() && committed->second >= generation) {
           any = true;
+        } else if (given_up != given_up_.end()) {
+          aborted = given_up->second;
         } else if (gave_up != aborted_.end() && gave_up->second.first >= generation) {
           aborted = gave_up->second.second;
         } else if (left != left_.end()) {
@@ -141,6 +147,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
           return false;
         }
       }
+      // Nobody need be there to hear of it.
+      if (!any && given_up != given_up_.end()) aborted = given_up->second;
       return any || !aborted.ok();
     }));
     return aborted;
@@ -192,6 +200,10 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       writing_ = planned_;
     } else if (const auto* failed = std::get_if<PublishFailedEffect>(&effect)) {
       publish_failed_ = failed->status;
+    } else if (const auto* given_up = std::get_if<GivenUpEffect>(&effect)) {
+      given_up_[given_up->generation] = given_up->status;
+      // No more can be on their way at once.
+      if (given_up_.size() > kSnapshotSlots) given_up_.erase(given_up_.begin());
     } else if (const auto* order = std::get_if<SendToEffect>(&effect)) {
       // An order that crossed the decision to give its generation up: nobody would take what is sent.
       auto it = aborted_.find(order->receiver.engine);
@@ -228,7 +240,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       const absl::Status idle = Wait(absl::InfiniteFuture(), "the end of a snapshot",
                                      [&] { return !publisher().writing() || session().epoch() != effect.epoch; });
       if (!idle.ok()) return;
-      for (size_t slot = 0; slot < slots_.size(); ++slot) SumAgain(**made, static_cast<int>(slot));
+      for (size_t slot = 0; slot < slots_.size(); ++slot) SumAgain(made->get(), static_cast<int>(slot));
     }
     absl::StatusOr<std::vector<proto::Edge>> edges = std::vector<proto::Edge>();
     if (!made.ok()) edges = made.status();
@@ -239,6 +251,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     }
     // kStaleEpoch: another one began, whose turn is next.
     (void)Step([&](int64_t now, MemberActions* actions) {
+      if (made.ok()) publisher().CompareBy((*made)->plan->Named((*made)->replicas), (*made)->replica_sums);
       absl::Status planned = session().Planned(effect.epoch, edges, now, actions, keys);
       if (planned.ok() && made.ok()) planned_ = *std::move(made);
       return planned;
@@ -247,23 +260,25 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
 
   // The sums of what a slot holds, for a new epoch. What was damaged since the last one's were made must not be summed
   // anew: it is offered no more.
-  void SumAgain(const PublisherEpoch& epoch, int slot) {
+  void SumAgain(PublisherEpoch* epoch, int slot) {
     std::shared_ptr<PublisherEpoch> last;
     uint64_t generation;
+    std::vector<uint64_t> replica_sums;
     {
       std::lock_guard<std::mutex> lock(mutex());
       if (publisher().generation_in(slot) == 0) return;
       last = planned_;
+      replica_sums = last ? last->replica_sums[slot] : std::vector<uint64_t>();
       generation = publisher().generation_in(slot);
       summing_ = true;
     }
     // What a standby holds was checked when its worker took it, and no sums were kept.
-    const bool agrees = standby_ || last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot));
+    const bool agrees = standby_ || last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot), replica_sums);
     if (standby_) {
-      epoch.writer->Write(slots_[slot]->bytes(), epoch.SumsOf(slot), IncarnationStamp(session().incarnation()),
-                          generation);
+      epoch->replica_sums[slot] = epoch->writer->Write(slots_[slot]->bytes(), epoch->SumsOf(slot),
+                                                       IncarnationStamp(session().incarnation()), generation);
     } else if (agrees) {
-      epoch.writer->SumAgain(slots_[slot]->bytes(), epoch.SumsOf(slot));
+      epoch->replica_sums[slot] = epoch->writer->SumAgain(slots_[slot]->bytes(), epoch->SumsOf(slot));
     }
     (void)Step([&](int64_t, MemberActions*) {
       summing_ = false;
@@ -293,7 +308,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     const Manifest& manifest = epoch->plan->manifest();
     const int64_t rank = epoch->plan->SourceRank(options_.rank);
     HR_ASSIGN_OR_RETURN(const auto memory, MemoryOf(manifest, rank));
-    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, hold_);
+    HR_ASSIGN_OR_RETURN(epoch->replicas, epoch->plan->ReplicasOf(options_.rank));
+    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_);
     for (const auto& member : effect.start.members()) {
       epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
     }
@@ -408,7 +424,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   std::set<int> engines_;                         // of the epoch
   std::map<int, uint64_t> committed_;
   std::map<int, std::pair<uint64_t, absl::Status>> aborted_;
-  std::map<int, MemberKey> left_;  // by engine: its first worker that left
+  std::map<uint64_t, absl::Status> given_up_;  // the newest generations of which replicas differed
+  std::map<int, MemberKey> left_;              // by engine: its first worker that left
   PublisherStats stats_;
 };
 

@@ -68,11 +68,14 @@ class Publisher {
   // not come before (kHold); kPeerLost and other ends of the session.
   virtual absl::Status Publish(uint64_t generation, absl::Time deadline) = 0;
   // Waits until nobody reads the weights of `generation` any more: they may change then, whatever is returned.
+  // OK also where replicas differ, which AwaitCommit tells: then nobody has read them.
   // kDeadline names the receivers that still read: the generation is void from now on, and engines that have not
   // decided on it give it up. kPeerLost and other ends of the session.
   virtual absl::Status AwaitRelease(uint64_t generation, absl::Time deadline) = 0;
   // Waits until every engine committed `generation` or a newer one. When an engine gave it up: the worker's own error,
-  // under its code, naming the worker. kAborted: a worker left without whom its engine cannot commit. kDeadline.
+  // under its code, naming the worker. kReplicaDivergence: publishers that offer the same bytes hold different ones,
+  // all of them named with the tensors; no engine saw the generation. kAborted: a worker left without whom its engine
+  // cannot commit. kDeadline.
   virtual absl::Status AwaitCommit(uint64_t generation, absl::Time deadline) = 0;
   // Waits until no receiver reads a slot, then leaves. kDeadline: left all the same.
   virtual absl::Status Close(absl::Time deadline) = 0;

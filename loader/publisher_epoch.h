@@ -3,6 +3,7 @@
 
 // What one epoch adds to a publisher's slots, which outlive it.
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "loader/snapshot.h"
 #include "loader/stream_tags.h"
 #include "loader/transport/transport.h"
+#include "planner/replicas.h"
 
 namespace headrace {
 
@@ -25,6 +27,10 @@ struct PublisherEpoch {
 
   const int publisher;  // its rank
   const std::shared_ptr<const EpochPlan> plan;
+  // What other publishers offer too, or this one twice, and its sums by slot, as the writer returned them. The sums of
+  // a slot that is published in this epoch come after the epoch is known to other threads: under their lock.
+  std::vector<ReplicaSum> replicas;
+  std::map<int, std::vector<uint64_t>> replica_sums;
   std::optional<SnapshotWriter> writer;
   std::unique_ptr<Region> sums;
   std::map<MemberKey, std::string> addresses;

@@ -105,9 +105,12 @@ class ReceiverImpl final : public Receiver, private Member {
                 : now + absl::ToInt64Nanoseconds(std::max(deadline - absl::Now(), absl::ZeroDuration()));
         return receiver().ExpectGeneration(until, now, actions);
       }));
-      HR_RETURN_IF_ERROR(
-          Wait(absl::InfiniteFuture(), "a generation", [&] { return !announced_.empty() || !receiver().expecting(); }));
+      HR_RETURN_IF_ERROR(Wait(absl::InfiniteFuture(), "a generation",
+                              [&] { return !announced_.empty() || given_up_ != 0 || !receiver().expecting(); }));
       std::lock_guard<std::mutex> lock(mutex());
+      if (given_up_ != 0 && (announced_.empty() || given_up_ < announced_.front().generation)) {
+        return expected_ = given_up_;
+      }
       if (!announced_.empty()) return expected_ = announced_.front().generation;
       if (!wait_ended_.ok()) return wait_ended_;
       // One was announced and given up before this thread looked: the wait goes on, to the same deadline.
@@ -272,6 +275,11 @@ class ReceiverImpl final : public Receiver, private Member {
       // One that was not begun is over before it started.
       std::erase_if(announced_, [&](const AnnouncedEffect& a) { return a.generation == discard->generation; });
       discarded_[discard->generation] = discard->status;
+    } else if (const auto* given_up = std::get_if<GivenUpEffect>(&effect)) {
+      // The host learns of it by Stage. One that it did not ask for in time is forgotten.
+      if (given_up_ != expected_) discarded_.erase(given_up_);
+      given_up_ = given_up->generation;
+      discarded_[given_up_] = given_up->status;
     } else if (const auto* committed = std::get_if<EngineCommittedEffect>(&effect)) {
       if (committed->engine == options_.engine) engine_committed_ = committed->generation;
     }
@@ -361,6 +369,10 @@ class ReceiverImpl final : public Receiver, private Member {
       // What was given up may have been announced again.
       if (auto it = discarded_.find(generation); it != discarded_.end() && !announced) {
         begun = it->second;
+        if (given_up_ == generation) {
+          given_up_ = 0;
+          discarded_.erase(it);
+        }
         return true;
       }
       const bool between = receiver().between_epochs() && session().suspended().ok();
@@ -375,6 +387,7 @@ class ReceiverImpl final : public Receiver, private Member {
       staging_ = announced_.front();
       announced_.pop_front();
       discarded_.erase(discarded_.begin(), discarded_.upper_bound(generation));
+      if (given_up_ <= generation) given_up_ = 0;
       commit_.reset();
       start_refused_ = absl::OkStatus();
       return true;
@@ -522,6 +535,7 @@ class ReceiverImpl final : public Receiver, private Member {
   absl::Status wait_ended_;
   absl::Status start_refused_;
   std::optional<uint64_t> commit_;              // decided, not applied
+  uint64_t given_up_ = 0;                       // the newest of which replicas differ, until Stage has told it; 0: none
   std::map<uint64_t, absl::Status> discarded_;  // by generation, from the last staged one on
   uint64_t engine_committed_ = 0;
   ReceiverStats stats_;

@@ -95,15 +95,17 @@ class Receiver {
                                                         std::unique_ptr<Transport> standby = nullptr);
   virtual ~Receiver() = default;
 
-  // Waits for an announced generation that was not staged yet. kDeadline; kAborted: a publisher or another worker
+  // Waits for an announced generation that was not staged yet, or for one that was given up before it was announced,
+  // since the trainer's replicas differ: Stage tells it. kDeadline; kAborted: a publisher or another worker
   // left, so that none can come; kPeerLost and other ends of the session.
   virtual absl::StatusOr<uint64_t> NextGeneration(absl::Time deadline) = 0;
 
   // Brings `generation` in, verifies it, votes, and waits for the decision. `memory` restates the host's buffers: a
   // change is kDestinationMoved before anything is written. This worker's own error is returned as it is; when another
-  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kPeerLost,
-  // kAborted: the membership changed since NextGeneration, and the generation is offered no more. kInvalidOption: not
-  // the generation that NextGeneration returned. Afterwards serving() says what may be served.
+  // worker gave the generation up, its error under its code, naming the worker (kAborted: it left). kReplicaDivergence:
+  // publishers hold different bytes of it, named with the tensors; nothing was written. kPeerLost, kAborted: the
+  // membership changed since NextGeneration, and the generation is offered no more. kInvalidOption: not the
+  // generation that NextGeneration returned. Afterwards serving() says what may be served.
   virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
 
   // The engine is paused: writes the staged generation to the live buffers. From its start until Commit returned OK the

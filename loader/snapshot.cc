@@ -64,7 +64,9 @@ Index BytesOf(const std::vector<BufferBox>& boxes) {
   return total;
 }
 
-// Whether the tiles, in the order of their offsets, are as many bytes as `bytes` and none of them twice.
+uint64_t SumOf(const Copy& box, const SourceOf& source) { return kernels::Sum(Lower(box, source(box), nullptr)); }
+
+// Whether the boxes are as many bytes as `bytes` and none of them twice.
 bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
   // More would take long to compare; then the buffer is read twice.
   constexpr size_t kMost = 256;
@@ -84,21 +86,19 @@ bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
 }  // namespace
 
 SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
-                               std::map<int, const std::byte*> memory, bool hold)
+                               std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas, bool hold)
     : manifest_(manifest),
       layout_(manifest, source_rank, hold),
       sums_layout_(plan, source_rank),
       memory_(std::move(memory)),
-      hold_(hold) {
+      hold_(hold),
+      replicas_(std::move(replicas)) {
   for (const TensorSpec& t : manifest.tensors) dtypes_.emplace(t.name, t.dtype);
   for (const auto& [snapshot, offset] : layout_.buffers()) {
     if (manifest.source[snapshot.first].dtype != snapshot.second) converted_.emplace(snapshot, offset);
   }
   AddTiles(plan, source_rank);
-  if (hold)
-    fused_.assign(tiles_.size(), false);
-  else
-    AddWholes();
+  AddWholes();
 }
 
 void SnapshotWriter::AddTiles(const Plan& plan, int64_t source_rank) {
@@ -129,17 +129,51 @@ Buffer SnapshotWriter::Offered(int source, Dtype dtype) const {
 
 void SnapshotWriter::AddWholes() {
   const auto snapshot_of = [&](const Copy& c) { return std::make_pair(c.source, manifest_.tensors[c.tensor].dtype); };
-  std::map<std::pair<int, Dtype>, std::vector<const Copy*>> tiles_of;
-  for (const Tile& tile : tiles_) tiles_of[snapshot_of(tile.box)].push_back(&tile.box);
-  std::map<std::pair<int, Dtype>, bool> exact;
-  for (const auto& [snapshot, offset] : layout_.buffers()) {
-    const auto& [source, dtype] = snapshot;
-    if (converted_.contains(snapshot)) continue;
-    std::vector<BufferBox> boxes = BoxesOf(Offered(source, dtype), PieceKind::kTensor, dtype);
-    exact[snapshot] = Exact(tiles_of[snapshot], BytesOf(boxes));
-    if (!exact[snapshot]) wholes_.push_back({source, offset, std::move(boxes)});
+  struct Boxes {
+    std::vector<const Copy*> tiles;
+    std::vector<const Copy*> replicas;
+    bool tiles_exact = false;
+    bool replicas_exact = false;
+    std::map<int, Index> tile_bytes;  // by tensor
+  };
+  std::map<std::pair<int, Dtype>, Boxes> of;
+  for (const Tile& tile : tiles_) {
+    Boxes& boxes = of[snapshot_of(tile.box)];
+    boxes.tiles.push_back(&tile.box);
+    boxes.tile_bytes[tile.box.tensor] += tile.box.bytes();
   }
-  for (const Tile& tile : tiles_) fused_.push_back(exact[snapshot_of(tile.box)]);
+  for (const ReplicaSum& sum : replicas_)
+    for (const Copy& box : sum.boxes) of[snapshot_of(box)].replicas.push_back(&box);
+  for (const auto& [snapshot, _] : layout_.buffers()) of[snapshot];
+  const auto is_copied = [&](const auto& snapshot) { return !hold_ && !converted_.contains(snapshot); };
+  for (auto& [snapshot, boxes] : of) {
+    const auto& [source, dtype] = snapshot;
+    std::vector<BufferBox> offered = BoxesOf(Offered(source, dtype), PieceKind::kTensor, dtype);
+    boxes.tiles_exact = Exact(boxes.tiles, BytesOf(offered));
+    if (!is_copied(snapshot)) continue;
+    boxes.replicas_exact = !boxes.tiles_exact && Exact(boxes.replicas, BytesOf(offered));
+    if (!boxes.tiles_exact && !boxes.replicas_exact) {
+      wholes_.push_back({source, layout_.BufferOffset(source, dtype), std::move(offered)});
+    }
+  }
+  std::map<std::pair<int, int>, int> made_up;  // of tiles: sums, by buffer and tensor
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const ReplicaSum& sum = replicas_[i];
+    const Boxes& boxes = of.at(snapshot_of(sum.boxes[0]));
+    Index bytes = 0;
+    for (const Copy& box : sum.boxes) bytes += box.bytes();
+    const auto tiles = boxes.tile_bytes.find(sum.tensor);
+    if (boxes.tiles_exact && tiles != boxes.tile_bytes.end() && tiles->second == bytes) {
+      made_up[{sum.boxes[0].source, sum.tensor}] = static_cast<int>(i);
+    } else {
+      for (const Copy& box : sum.boxes) replica_boxes_.push_back({box, i, boxes.replicas_exact});
+    }
+  }
+  for (const Tile& tile : tiles_) {
+    fused_.push_back(of.at(snapshot_of(tile.box)).tiles_exact && is_copied(snapshot_of(tile.box)));
+    const auto sum = made_up.find({tile.box.source, tile.box.tensor});
+    replica_of_tile_.push_back(sum == made_up.end() ? -1 : sum->second);
+  }
 }
 
 void SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
@@ -163,8 +197,8 @@ void SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
   }
 }
 
-void SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation,
-                           uint64_t generation) const {
+std::vector<uint64_t> SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
+                                            uint64_t incarnation, uint64_t generation) const {
   OpenSlot(slot, incarnation, generation);
   for (const auto& [snapshot, offset] : converted_) Convert(snapshot.first, snapshot.second, slot.data() + offset);
   for (const Whole& whole : wholes_) {
@@ -173,14 +207,22 @@ void SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sum
     }
   }
   const SourceOf published = Published(slot);
+  std::vector<uint64_t> replica_sums(replicas_.size());
+  const auto copy_and_sum = [&](const Copy& box) {
+    return kernels::CopyAndSum(LowerSourceBox(box, memory_.at(box.source), slot.data() + layout_.BufferOffset(box)));
+  };
+  for (const ReplicaBox& replica : replica_boxes_)
+    if (replica.fused) replica_sums[replica.sum] += copy_and_sum(replica.box);
   for (size_t i = 0; i < tiles_.size(); ++i) {
-    const Copy& copy = tiles_[i].box;
-    const uint64_t sum = fused_[i] ? kernels::CopyAndSum(LowerSourceBox(copy, memory_.at(copy.source),
-                                                                        slot.data() + layout_.BufferOffset(copy)))
-                                   : kernels::Sum(Lower(copy, published(copy), nullptr));
+    const Copy& box = tiles_[i].box;
+    const uint64_t sum = fused_[i] ? copy_and_sum(box) : SumOf(box, published);
     for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
+    if (replica_of_tile_[i] >= 0) replica_sums[replica_of_tile_[i]] += sum;
   }
+  for (const ReplicaBox& replica : replica_boxes_)
+    if (!replica.fused) replica_sums[replica.sum] += SumOf(replica.box, published);
   CloseSlot(slot, generation);
+  return replica_sums;
 }
 
 SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
@@ -188,20 +230,22 @@ SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
   return [this, slot](const Copy& copy) { return slot.data() + layout_.BufferOffset(copy); };
 }
 
-bool SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums) const {
-  const SourceOf published = Published(slot);
-  return std::all_of(tiles_.begin(), tiles_.end(), [&](const Tile& tile) {
-    const uint64_t sum = kernels::Sum(Lower(tile.box, published(tile.box), nullptr));
-    return std::memcmp(sums.data() + tile.sums[0], &sum, sizeof sum) == 0;
-  });
+bool SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
+                            absl::Span<const uint64_t> replica_sums) const {
+  std::vector<std::byte> again(sums.begin(), sums.end());
+  return SumAgain(slot, absl::MakeSpan(again)) == replica_sums && again == sums;
 }
 
-void SnapshotWriter::SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const {
+std::vector<uint64_t> SnapshotWriter::SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const {
   const SourceOf published = Published(slot);
-  for (const Tile& tile : tiles_) {
-    const uint64_t sum = kernels::Sum(Lower(tile.box, published(tile.box), nullptr));
-    for (int64_t at : tile.sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
+  std::vector<uint64_t> replica_sums(replicas_.size());
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    const uint64_t sum = SumOf(tiles_[i].box, published);
+    for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
+    if (replica_of_tile_[i] >= 0) replica_sums[replica_of_tile_[i]] += sum;
   }
+  for (const ReplicaBox& replica : replica_boxes_) replica_sums[replica.sum] += SumOf(replica.box, published);
+  return replica_sums;
 }
 
 }  // namespace headrace

@@ -2,8 +2,8 @@
 #define HEADRACE_LOADER_SNAPSHOT_H_
 
 // Writes one publisher's generation into a slot: copies (or converts) all that the publisher offers, and sums each copy
-// of the plan's direct edges and each part of its streams on the way. Of a publisher that holds its weights it makes
-// the sums alone.
+// of the plan's direct edges, each part of its streams, and what others offer too on the way. Of a publisher that holds
+// its weights it makes the sums alone.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,28 +17,32 @@
 #include "loader/slot.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
+#include "planner/replicas.h"
 
 namespace headrace {
 
 class SnapshotWriter {
  public:
   // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank,
-  // by its index in manifest.source; buffers without elements may be left out.
+  // by its index in manifest.source; buffers without elements may be left out. `replicas` are FindReplicas' of the
+  // rank.
   SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
-                 std::map<int, const std::byte*> memory, bool hold = false);
+                 std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas = {}, bool hold = false);
 
   const SlotLayout& layout() const { return layout_; }
   const SumsLayout& sums_layout() const { return sums_layout_; }
 
   // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
-  // Uses the calling thread alone.
-  void Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation, uint64_t generation) const;
+  // Uses the calling thread alone. Returns the replicas' sums, in their order.
+  std::vector<uint64_t> Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation,
+                              uint64_t generation) const;
   // Where what is published is: in the slot, or in `memory`. Lives as long as the writer and the slot.
   SourceOf Published(absl::Span<const std::byte> slot) const;
   // Whether the slot still holds what these sums were made of.
-  bool Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums) const;
-  // The sums of a slot that was written for another plan, and agrees with its sums.
-  void SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const;
+  bool Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
+              absl::Span<const uint64_t> replica_sums) const;
+  // The sums of a slot that was written for another plan, and agrees with its sums. Returns the replicas'.
+  std::vector<uint64_t> SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const;
 
  private:
   // A box that one or more copies or parts read, with the places of their sums.
@@ -51,8 +55,15 @@ class SnapshotWriter {
     int64_t snapshot;
     std::vector<BufferBox> boxes;
   };
+  // A box of a replica whose sum the tiles do not give.
+  struct ReplicaBox {
+    Copy box;
+    size_t sum;  // index into replicas_
+    bool fused;  // copied and summed at once; otherwise summed in the slot
+  };
 
   void AddTiles(const Plan& plan, int64_t source_rank);
+  // Also by which tiles and boxes the replicas are summed.
   void AddWholes();
   // The tensor pieces of a source buffer whose elements travel in `dtype`.
   Buffer Offered(int source, Dtype dtype) const;
@@ -65,8 +76,11 @@ class SnapshotWriter {
   const bool hold_;
   std::map<std::string, Dtype> dtypes_;  // of the tensors, by name
   std::vector<Tile> tiles_;              // by source buffer and offset
-  std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed in the slot
-  std::vector<Whole> wholes_;            // buffers that the tiles do not make up exactly: copied before
+  std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed where it is published
+  std::vector<Whole> wholes_;            // buffers that neither tiles nor replicas make up exactly: copied before
+  const std::vector<ReplicaSum> replicas_;
+  std::vector<int> replica_of_tile_;  // by tile: index into replicas_, to which its sum adds; -1: none
+  std::vector<ReplicaBox> replica_boxes_;
   std::map<std::pair<int, Dtype>, int64_t> converted_;  // source buffers to convert, to which dtype, and where to
 };
 

@@ -1,7 +1,10 @@
 #include "loader/snapshot.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -10,6 +13,7 @@
 #include "loader/lowering.h"
 #include "loader/testing/naive_copy.h"
 #include "loader/testing/side_memory.h"
+#include "planner/replicas.h"
 #include "planner/testing/element_oracle.h"
 #include "planner/testing/manifest_parts.h"
 #include "planner/testing/random_manifest.h"
@@ -45,20 +49,52 @@ void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
     }
     testing::PaintDestination(m, rank, 7, &wanted);
   }
+  std::map<uint64_t, uint64_t> sum_of_replica;  // by id
   for (int64_t rank : sources) {
-    const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, &source));
+    const auto replicas = FindReplicas(m, rank);
+    ASSERT_TRUE(replicas.ok()) << replicas.status();
+    const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, &source), *replicas);
     std::vector<std::byte> slot(writer.layout().bytes(), testing::kPoison);
     std::vector<std::byte> sums(writer.sums_layout().slot_bytes(), testing::kPoison), again = sums;
-    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
-    writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again));
+    const std::vector<uint64_t> replica_sums = writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
+    ASSERT_EQ(writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again)), replica_sums);
     ASSERT_EQ(sums, again);
-    ASSERT_TRUE(writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums)));
+    ASSERT_EQ(replica_sums.size(), replicas->size());
+    // Weights that are held have the same sums.
+    if (std::none_of(m.source.begin(), m.source.end(),
+                     [&](const Buffer& b) { return b.rank == rank && b.convert_rne; })) {
+      const SnapshotWriter holder(m, *plan, rank, FirstBytes(m, rank, &source), *replicas, /*hold=*/true);
+      std::vector<std::byte> stamps(holder.layout().bytes()), held(sums.size(), testing::kPoison);
+      ASSERT_EQ(holder.Write(absl::MakeSpan(stamps), absl::MakeSpan(held), 99, 7), replica_sums);
+      ASSERT_EQ(held, sums);
+      ASSERT_TRUE(holder.Agrees(absl::MakeConstSpan(stamps), absl::MakeConstSpan(held), replica_sums));
+    }
+    const auto agrees = [&] {
+      return writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums), replica_sums);
+    };
+    ASSERT_TRUE(agrees());
+    for (size_t i = 0; i < replicas->size(); ++i) {
+      uint64_t naive = 0;
+      for (const Copy& box : (*replicas)[i].boxes) {
+        VisitCopy(box, [&](Index s, Index, Index p) {
+          naive += kernels::SumRun(TensorKey(box.tensor), p, &slot[writer.layout().BufferOffset(box) + s], 1);
+        });
+      }
+      ASSERT_EQ(replica_sums[i], naive);
+      // Everybody has painted the same.
+      ASSERT_EQ(sum_of_replica.emplace((*replicas)[i].id, naive).first->second, naive);
+      const Copy& box = (*replicas)[i].boxes.back();
+      std::byte& damaged = slot[writer.layout().BufferOffset(box) + box.source_offset];
+      damaged ^= std::byte{16};
+      ASSERT_FALSE(agrees());
+      damaged ^= std::byte{16};
+    }
     const auto read = std::find_if(plan->copies.begin(), plan->copies.end(),
                                    [&](const Copy& c) { return m.source[c.source].rank == rank; });
     if (read != plan->copies.end()) {
       std::byte& damaged = slot[writer.layout().BufferOffset(*read) + read->source_offset];
       damaged ^= std::byte{16};
-      ASSERT_FALSE(writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums)));
+      ASSERT_FALSE(agrees());
       damaged ^= std::byte{16};
     }
     ASSERT_TRUE(CheckSlot(absl::MakeConstSpan(slot), 99, 7, "it").ok());
@@ -127,6 +163,103 @@ TEST(SnapshotTest, RandomManifests) {
     if (SourcesContradict(m)) continue;
     CheckSnapshots(m, seed % 5 == 0 ? Policy::kHybrid : Policy::kAuto);
     if (HasFatalFailure()) return;
+  }
+}
+
+// The sums of replicas of all source ranks, by id and rank.
+std::map<uint64_t, std::vector<uint64_t>> ReplicaSums(const Manifest& m, SideMemory* source) {
+  const auto plan = BuildPlan(m);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  std::set<int64_t> ranks;
+  for (const Buffer& b : m.source) ranks.insert(b.rank);
+  std::map<uint64_t, std::vector<uint64_t>> sums_of;
+  for (int64_t rank : ranks) {
+    const auto replicas = FindReplicas(m, rank);
+    const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, source), *replicas);
+    std::vector<std::byte> slot(writer.layout().bytes()), sums(writer.sums_layout().slot_bytes());
+    const std::vector<uint64_t> found = writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
+    for (size_t i = 0; i < found.size(); ++i) sums_of[(*replicas)[i].id].push_back(found[i]);
+  }
+  return sums_of;
+}
+
+size_t Diverging(const std::map<uint64_t, std::vector<uint64_t>>& sums_of) {
+  return std::count_if(sums_of.begin(), sums_of.end(), [](const auto& of) {
+    return std::adjacent_find(of.second.begin(), of.second.end(), std::not_equal_to<>()) != of.second.end();
+  });
+}
+
+// One bit of one element differs: that is seen where the element is wanted and lies at another place too.
+TEST(SnapshotTest, ReplicasThatDiffer) {
+  int seen = 0, unseen = 0;
+  for (int seed = 0; seed < testing::Share(1500); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Random random(seed);
+    Manifest m = RandomManifest(random, {.max_hosts = 1 + seed % 3});
+    if (SourcesContradict(m)) continue;
+    if (seed % 3 == 0) {
+      m.ignore.clear();
+      for (const TensorSpec& t : m.tensors) m.ignore.push_back(t.name);
+      m.coupled.clear();
+      std::erase_if(m.destination, [&](const Buffer& b) { return b.alias_of || Uniform(random, 0, 1) == 0; });
+    }
+    SideMemory source(m.source);
+    testing::PaintSource(m, 7, &source);
+    ASSERT_EQ(Diverging(ReplicaSums(m, &source)), 0u);
+    // Some element of some piece.
+    const Buffer& b = m.source[Uniform(random, 0, static_cast<Index>(m.source.size()) - 1)];
+    std::vector<std::pair<Index, std::pair<int, Index>>> elements;  // place; tensor, element
+    for (const Piece& p : b.pieces) {
+      if (p.kind != PieceKind::kTensor) continue;
+      const int tensor = testing::TensorIndex(m, p.tensor);
+      if (b.dtype != m.tensors[tensor].dtype) continue;  // what is rounded need not differ
+      VisitPiece(m, b, p, [&](Index element, Index place) { elements.push_back({place, {tensor, element}}); });
+    }
+    if (elements.empty()) continue;
+    const auto [place, of] = elements[Uniform(random, 0, static_cast<Index>(elements.size()) - 1)];
+    const int bits = DtypeBits(b.dtype);
+    testing::SetBits(source.First(b), place, bits, testing::GetBits(source.First(b), place, bits) ^ 1);
+    // The places of that element; other elements that lie there go with it wherever they are offered.
+    std::set<std::pair<const std::byte*, Index>> places;
+    bool wanted = false;
+    for (const Buffer& other : m.source) {
+      for (const Piece& p : other.pieces) {
+        if (p.kind != PieceKind::kTensor || testing::TensorIndex(m, p.tensor) != of.first) continue;
+        VisitPiece(m, other, p, [&](Index element, Index at) {
+          const Index bit = at * DtypeBits(other.dtype);
+          if (element == of.second) places.insert({source.First(other) + bit / 8, bit % 8});
+        });
+      }
+    }
+    for (const Buffer& to : m.destination) {
+      for (const Piece& p : to.pieces) {
+        if (p.kind != PieceKind::kTensor || testing::TensorIndex(m, p.tensor) != of.first) continue;
+        VisitPiece(m, to, p, [&](Index element, Index) { wanted |= element == of.second; });
+      }
+    }
+    const bool expected = wanted && places.size() > 1;
+    ASSERT_EQ(Diverging(ReplicaSums(m, &source)) > 0, expected);
+    ++(expected ? seen : unseen);
+  }
+  EXPECT_GT(seen, testing::Share(200));
+  EXPECT_GT(unseen, testing::Share(200));
+}
+
+// Sums of replicas are of what travels: masters that round to the same are equal.
+TEST(SnapshotTest, ReplicasAreComparedAsConverted) {
+  const TensorSpec t{"t", {4, 8}, Dtype::kBF16};
+  Manifest m = WholeManifest({t});
+  m.source[0].dtype = Dtype::kF32;
+  m.source[0].convert_rne = true;
+  m.source.push_back(WholeBuffer(1, t));
+  SideMemory source(m.source);
+  testing::PaintSource(m, 7, &source);
+  EXPECT_EQ(Diverging(ReplicaSums(m, &source)), 0u);
+  // A number of moderate size, and what is near it.
+  for (const auto& [bits, diverging] : {std::pair{0x40490000u, 0u}, {0x40490001u, 0u}, {0x40498001u, 1u}}) {
+    testing::SetBits(source.First(m.source[0]), 9, 32, bits);
+    testing::SetBits(source.First(m.source[1]), 9, 16, 0x4049);
+    EXPECT_EQ(Diverging(ReplicaSums(m, &source)), diverging);
   }
 }
 

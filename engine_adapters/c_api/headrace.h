@@ -118,7 +118,8 @@ typedef struct hr_receiver hr_receiver;
  */
 char* hr_receiver_join(const char* options, const char* part, const char* memory, void* const* addresses, size_t count,
                        hr_receiver** receiver);
-/* [one at a time] Waits for an announced generation that was not staged yet. */
+/* [one at a time] Waits for an announced generation that was not staged yet, or one that was given up before that since
+ * the trainer's replicas differ, which _stage then says (replica_divergence). */
 char* hr_receiver_next_generation(hr_receiver* receiver, double timeout, uint64_t* generation);
 /* [one at a time] Streams, verifies, votes, waits for the decision. `memory` restates the host's buffers. */
 char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* memory, void* const* addresses,

@@ -392,9 +392,10 @@ class Receiver(_Member):
         self._handle = _native.Handle(self, "receiver", address, _native.library().hr_receiver_free)
 
     def next_generation(self, timeout: float) -> int:
-        """Waits for an announced generation that was not staged yet. DeadlineError; PeerError (aborted, peer_lost): one
-        is missing without whom none can come, which is not the session's end while status() returns; ends of the
-        session."""
+        """Waits for an announced generation that was not staged yet, or one that was given up before that since the
+        trainer's replicas differ, which stage() then says (DataLossError replica_divergence). DeadlineError; PeerError
+        (aborted, peer_lost): one is missing without whom none can come, which is not the session's end while status()
+        returns; ends of the session."""
         _check_timeout(timeout)
         out = ctypes.c_uint64()
         with self._alone(timeout, "next_generation"), self._handle.use() as handle:

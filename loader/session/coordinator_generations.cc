@@ -28,10 +28,15 @@ absl::Status Coordinator::HandleVoid(const MemberKey& from, const proto::Void& t
 }
 
 void Coordinator::SendVoid(CoordinatorActions* actions) {
-  for (uint64_t generation : publications_.TakeVoid()) {
+  for (const Publications::Void& of : publications_.TakeVoid()) {
     proto::Envelope message;
-    message.mutable_void_()->set_generation(generation);
-    SendToPublishers(message, actions);
+    message.mutable_void_()->set_generation(of.generation);
+    if (of.why.ok()) {
+      SendToPublishers(message, actions);
+      continue;
+    }
+    *message.mutable_void_()->mutable_why() = ToFault(of.why);
+    Broadcast(message, actions);
   }
 }
 

@@ -34,6 +34,38 @@ TEST_F(CoordinatorTest, AnnouncesWhenAllPublishedWithEachOnesSlot) {
   EXPECT_EQ(machine_->WaitingFor(), "");
 }
 
+TEST_F(CoordinatorTest, ReplicasThatDifferAreToldToAllAndNotAnnounced) {
+  Join();
+  for (const MemberKey& key : kMembers) {
+    proto::Envelope planned = PlanOf(key);
+    if (key.role == proto::PUBLISHER) {
+      proto::Replica* replica = planned.mutable_planned()->add_replicas();
+      replica->set_id(3);
+      replica->set_tensor("w");
+    }
+    Tell(planned);
+  }
+  const auto publish = [&](int rank, uint64_t generation, int slot, uint64_t sum) {
+    proto::Envelope published = PublishedOf(rank, generation, slot);
+    published.mutable_published()->add_sums(sum);
+    Tell(published);
+  };
+  publish(0, 1, 0, 9);
+  publish(1, 1, 0, 8);
+  ASSERT_EQ(actions_.messages.size(), 5u);
+  for (int c : {0, 1, 2, 3, 4}) {
+    ASSERT_TRUE(To(c).at(0).has_void_()) << c;
+    EXPECT_EQ(To(c)[0].void_().generation(), 1u);
+    EXPECT_EQ(To(c)[0].void_().why().code(), "replica_divergence");
+    EXPECT_EQ(To(c)[0].void_().why().tensor(), "w");
+  }
+  EXPECT_EQ(machine_->last_announced(), 0u);
+  EXPECT_EQ(machine_->WaitingFor(), "");
+  publish(1, 2, 0, 8);
+  publish(0, 2, 0, 8);
+  EXPECT_EQ(To(4).at(0).announced().generation(), 2u);
+}
+
 TEST_F(CoordinatorTest, TheFirstNoDecidesAndEverybodyConcernedLearnsWhy) {
   MakeReady();
   Announce(1);

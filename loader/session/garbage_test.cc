@@ -29,7 +29,8 @@ void Fill(google::protobuf::Message* message, std::mt19937& random) {
       else if (random() % (fault ? 4 : 2) == 0)
         Fill(reflection->MutableMessage(message, field), random);
     } else if (field->is_repeated()) {
-      continue;
+      if (field->cpp_type() == field->CPPTYPE_UINT64 && random() % 4 == 0)
+        reflection->AddUInt64(message, field, random() % 2);
     } else if (field->cpp_type() == field->CPPTYPE_UINT64) {
       reflection->SetUInt64(message, field, random() % 5);
     } else if (field->cpp_type() == field->CPPTYPE_INT32) {
@@ -72,6 +73,7 @@ TEST_F(GarbageTest, NeverCrashesTheCoordinator) {
       // Only with those that are there; which ones they are it does not know: so some fail.
       if (random() % 4 == 0) Fill(planned.mutable_planned()->mutable_run(), random);
       for (unsigned n = random() % 3; n > 0; --n) Fill(planned.mutable_planned()->add_held(), random);
+      if (random() % 4 == 0) Fill(planned.mutable_planned()->add_replicas(), random);
       Tell(at[i], planned);
     };
     for (int i = 0; i < 300; ++i) {

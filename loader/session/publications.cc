@@ -1,6 +1,7 @@
 #include "loader/session/publications.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,15 @@
 #include "planner/status.h"
 
 namespace headrace {
+namespace {
+
+constexpr size_t kMaxNamedTensors = 8;
+
+std::string NamesOf(const std::set<int>& publishers) {
+  return absl::StrCat("publisher rank ", absl::StrJoin(publishers, ", "));
+}
+
+}  // namespace
 
 void Publications::Start(const std::map<int, proto::Planned>& publishers, const std::vector<MemberKey>& receivers,
                          int slots) {
@@ -15,15 +25,23 @@ void Publications::Start(const std::map<int, proto::Planned>& publishers, const 
     Publisher& publisher = publishers_[rank];
     publisher.slots.assign(slots, 0);
     publisher.last = planned.last_published();
+    publisher.replicas = planned.replicas_size();
+    for (int i = 0; i < planned.replicas_size(); ++i) {
+      Replicated& replicated = replicas_[planned.replicas(i).id()];
+      replicated.tensor = planned.replicas(i).tensor();
+      replicated.sums.push_back({rank, i});
+    }
     for (const proto::Held& held : planned.held()) {
       if (held.slot() < 0 || held.slot() >= slots || held.generation() == 0) continue;
+      if (held.sums_size() != publisher.replicas) continue;
       publisher.slots[held.slot()] = held.generation();
       publisher.last = std::max(publisher.last, held.generation());
-      incomplete_[held.generation()][rank] = held.slot();
+      incomplete_[held.generation()][rank] = {held.slot(), {held.sums().begin(), held.sums().end()}};
     }
   }
-  const std::map<uint64_t, std::map<int, int>> held = incomplete_;
-  for (const auto& [generation, _] : held) Complete(generation);
+  std::vector<uint64_t> held;
+  for (const auto& [generation, _] : incomplete_) held.push_back(generation);
+  for (uint64_t generation : held) Complete(generation);
   // Nobody waits for anything else.
   for (auto& [rank, publisher] : publishers_) {
     for (uint64_t& generation : publisher.slots) {
@@ -37,13 +55,64 @@ void Publications::Start(const std::map<int, proto::Planned>& publishers, const 
 }
 
 bool Publications::Complete(uint64_t generation) {
-  const std::map<int, int>& slots = incomplete_.at(generation);
-  if (slots.size() < publishers_.size()) return false;
-  newest_slots_ = slots;
+  const Parts& parts = incomplete_.at(generation);
+  if (parts.size() < publishers_.size()) return false;
+  if (const absl::Status differ = CompareReplicas(generation, parts); !differ.ok()) {
+    GiveUp(generation, parts, differ);
+    incomplete_.erase(generation);
+    return false;
+  }
+  newest_slots_.clear();
+  for (const auto& [rank, part] : parts) newest_slots_[rank] = part.slot;
   newest_ = generation;
   // An older generation that lacks a publisher can never be completed: each publisher's numbers grow.
   incomplete_.erase(incomplete_.begin(), incomplete_.upper_bound(generation));
   return true;
+}
+
+absl::Status Publications::CompareReplicas(uint64_t generation, const Parts& parts) const {
+  std::map<std::string, std::vector<std::string>> tensors;  // where each differs, in words
+  ErrorSubject subject;
+  for (const auto& [id, replicated] : replicas_) {
+    const auto sum_of = [&](const std::pair<int, int>& of) { return parts.at(of.first).sums[of.second]; };
+    if (std::all_of(replicated.sums.begin(), replicated.sums.end(),
+                    [&](const auto& of) { return sum_of(of) == sum_of(replicated.sums[0]); }))
+      continue;
+    std::map<uint64_t, std::set<int>> publishers;  // by their sum
+    for (const auto& of : replicated.sums) publishers[sum_of(of)].insert(of.first);
+    std::vector<std::set<int>> sides;
+    for (auto& [_, side] : publishers) sides.push_back(std::move(side));
+    std::sort(sides.begin(), sides.end());
+    // The fewest are the likeliest to be wrong.
+    const std::set<int>& fewest =
+        *std::min_element(sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+    if (tensors.empty())
+      subject = {replicated.tensor, "", *fewest.begin(), NameOf(MemberKey::Publisher(*fewest.begin()))};
+    std::vector<std::string> names;
+    for (const std::set<int>& side : sides) names.push_back(NamesOf(side));
+    std::vector<std::string>& places = tensors[replicated.tensor];
+    const std::string place = absl::StrJoin(names, " and of ");
+    if (places.size() < kMaxNamedTensors && std::find(places.begin(), places.end(), place) == places.end())
+      places.push_back(place);
+  }
+  if (tensors.empty()) return absl::OkStatus();
+  std::vector<std::string> found;
+  for (const auto& [tensor, places] : tensors) {
+    if (found.size() == kMaxNamedTensors) break;
+    found.push_back(absl::StrCat("tensor \"", tensor, "\" of ", absl::StrJoin(places, ", and of ")));
+  }
+  const size_t more = tensors.size() - found.size();
+  return About(Error(ErrorCode::kReplicaDivergence,
+                     absl::StrCat("generation ", generation,
+                                  " was given up: replicas hold different bytes: ", absl::StrJoin(found, "; "),
+                                  more > 0 ? absl::StrCat("; and ", more, " more tensors") : "",
+                                  ". Bring the trainer's replicas together and publish again")),
+               subject);
+}
+
+void Publications::GiveUp(uint64_t generation, const Parts& parts, const absl::Status& why) {
+  void_.push_back({generation, why});
+  for (const auto& [rank, part] : parts) publishers_.at(rank).slots[part.slot] = 0;
 }
 
 absl::StatusOr<bool> Publications::Publish(int rank, const proto::Published& published) {
@@ -56,6 +125,10 @@ absl::StatusOr<bool> Publications::Publish(int rank, const proto::Published& pub
   if (published.slot() < 0 || published.slot() >= static_cast<int>(publisher.slots.size()))
     return Error(ErrorCode::kOutOfBounds, absl::StrCat("publisher rank ", rank, " published in slot ", published.slot(),
                                                        " of ", publisher.slots.size()));
+  if (published.sums_size() != publisher.replicas)
+    return Error(ErrorCode::kMalformed,
+                 absl::StrCat("publisher rank ", rank, " published generation ", generation, " with ",
+                              published.sums_size(), " sums of ", publisher.replicas, " replicas"));
   uint64_t& held = publisher.slots[published.slot()];
   std::vector<std::string> holders;
   for (const auto& [receiver, released] : released_)
@@ -68,7 +141,7 @@ absl::StatusOr<bool> Publications::Publish(int rank, const proto::Published& pub
   // What was overwritten can never be completed.
   if (const auto old = incomplete_.find(held); old != incomplete_.end()) old->second.erase(rank);
   publisher.last = held = generation;
-  incomplete_[generation][rank] = published.slot();
+  incomplete_[generation][rank] = {published.slot(), {published.sums().begin(), published.sums().end()}};
   const bool complete = Complete(generation);
   FindVoid();
   return complete;
@@ -86,19 +159,17 @@ bool Publications::Withdraw(int rank, uint64_t generation) {
 
 void Publications::FindVoid() {
   std::erase_if(incomplete_, [&](const auto& entry) {
-    const auto& [generation, slots] = entry;
+    const auto& [generation, parts] = entry;
     const bool is_void = std::any_of(publishers_.begin(), publishers_.end(),
-                                     [&, generation = generation, &slots = slots](const auto& p) {
-                                       return p.second.last >= generation && !slots.contains(p.first);
+                                     [&, generation = generation, &parts = parts](const auto& p) {
+                                       return p.second.last >= generation && !parts.contains(p.first);
                                      });
-    if (!is_void) return false;
-    if (!slots.empty()) void_.push_back(generation);
-    for (const auto& [rank, slot] : slots) publishers_.at(rank).slots[slot] = 0;
-    return true;
+    if (is_void && !parts.empty()) GiveUp(generation, parts, absl::OkStatus());
+    return is_void;
   });
 }
 
-std::vector<uint64_t> Publications::TakeVoid() { return std::exchange(void_, {}); }
+std::vector<Publications::Void> Publications::TakeVoid() { return std::exchange(void_, {}); }
 
 proto::Announced Publications::Announcement() const {
   proto::Announced announced;
@@ -123,9 +194,9 @@ absl::Status Publications::Release(const MemberKey& receiver, uint64_t generatio
 std::vector<MemberKey> Publications::Lagging() const {
   std::vector<MemberKey> lagging;
   if (incomplete_.empty()) return lagging;
-  const std::map<int, int>& slots = incomplete_.begin()->second;
+  const Parts& parts = incomplete_.begin()->second;
   for (const auto& [rank, _] : publishers_)
-    if (!slots.contains(rank)) lagging.push_back(MemberKey::Publisher(rank));
+    if (!parts.contains(rank)) lagging.push_back(MemberKey::Publisher(rank));
   return lagging;
 }
 

@@ -24,7 +24,9 @@ void PublisherSession::Describe(proto::Planned* planned) const {
     proto::Held* held = planned->add_held();
     held->set_generation(slots_[i].generation);
     held->set_slot(static_cast<int>(i));
+    held->mutable_sums()->Assign(slots_[i].sums.begin(), slots_[i].sums.end());
   }
+  planned->mutable_replicas()->Assign(replicas_.begin(), replicas_.end());
   planned->set_last_published(last_published_);
 }
 
@@ -98,7 +100,7 @@ void PublisherSession::GrantSlot(MemberActions* actions) {
     if (slot.leases.empty() && (best == nullptr || slot.generation < best->generation)) best = &slot;
   if (best == nullptr) return;
   // From here on the old bytes are going; nobody may be sent to from this slot.
-  *best = Slot{waiting_generation_, /*writing=*/true, /*announced=*/false, {}};
+  *best = Slot{waiting_generation_, /*writing=*/true, /*announced=*/false, {}, {}};
   actions->effects.push_back(WriteSlotEffect{waiting_generation_, static_cast<int>(best - slots_.data())});
   waiting_generation_ = 0;
   waiting_deadline_ns_ = kNoDeadline;
@@ -110,16 +112,19 @@ PublisherSession::Slot* PublisherSession::WritingSlot(uint64_t generation) {
   return nullptr;
 }
 
-absl::Status PublisherSession::Snapshotted(uint64_t generation, int64_t, MemberActions* actions) {
+absl::Status PublisherSession::Snapshotted(uint64_t generation, int64_t, MemberActions* actions,
+                                           absl::Span<const uint64_t> sums) {
   HR_RETURN_IF_ERROR(CheckJoined("Snapshotted()"));
   Slot* slot = WritingSlot(generation);
   if (slot == nullptr) return Malformed(absl::StrCat("Snapshotted(", generation, "): no slot is being written for it"));
   slot->writing = false;
   if (phase() == Phase::kReady) slot->leases = receivers_;  // otherwise the next epoch's are set when it is ready
   last_published_ = generation;
+  slot->sums.assign(sums.begin(), sums.end());
   proto::Envelope message;
   message.mutable_published()->set_generation(generation);
   message.mutable_published()->set_slot(static_cast<int>(slot - slots_.data()));
+  message.mutable_published()->mutable_sums()->Assign(sums.begin(), sums.end());
   Send(std::move(message), actions);
   return absl::OkStatus();
 }
@@ -173,6 +178,12 @@ void PublisherSession::SendVoid(MemberActions* actions) {
   Send(std::move(message), actions);
 }
 
+void PublisherSession::CompareBy(std::vector<proto::Replica> replicas,
+                                 const std::map<int, std::vector<uint64_t>>& sums) {
+  replicas_ = std::move(replicas);
+  for (const auto& [slot, of] : sums) slots_[slot].sums = of;
+}
+
 int PublisherSession::busy_slots() const {
   return static_cast<int>(std::count_if(slots_.begin(), slots_.end(),
                                         [](const Slot& slot) { return slot.writing || !slot.leases.empty(); }));
@@ -203,11 +214,7 @@ absl::Status PublisherSession::HandleBody(const proto::Envelope& message, int64_
           EngineCommittedEffect{message.engine_committed().engine(), message.engine_committed().generation()});
       return absl::OkStatus();
     case proto::Envelope::kVoid:
-      for (size_t i = 0; i < slots_.size(); ++i)
-        if (slots_[i].generation == message.void_().generation() && !slots_[i].announced && !slots_[i].writing)
-          SetLeases(i, {}, actions);
-      GrantSlot(actions);
-      return absl::OkStatus();
+      return HandleVoid(message.void_(), actions);
     case proto::Envelope::kLeft:
       HandleLeft(MemberKey::From(message.left().member()), actions);
       return absl::OkStatus();
@@ -235,6 +242,17 @@ absl::Status PublisherSession::HandleAnnounced(const proto::Announced& announced
   last_announced_ = generation;
   slots_[slot].announced = true;
   actions->effects.push_back(std::move(effect));
+  return absl::OkStatus();
+}
+
+absl::Status PublisherSession::HandleVoid(const proto::Void& message, MemberActions* actions) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].generation != message.generation() || slots_[i].announced || slots_[i].writing) continue;
+    SetLeases(i, {}, actions);
+    if (message.has_why()) slots_[i] = Slot{};
+  }
+  if (message.has_why()) actions->effects.push_back(GivenUpEffect{message.generation(), FromFault(message.why())});
+  GrantSlot(actions);
   return absl::OkStatus();
 }
 

@@ -10,15 +10,20 @@
 //   Publish(g) -> WriteSlotEffect -> (sums) Snapshotted(g) -> (Announced) ... released(g), or the trainer waits no
 //   longer -> TakeBack(g), then the weights change -> Publish(g + 1)
 //
+// A generation of which replicas differ (GivenUpEffect) is in no slot any more: it is released, and there is nothing to
+// take back.
+//
 // A slot's generation is leased by every receiver of the epoch from Snapshotted() until that receiver releases it or a
 // newer one, or leaves. WriteSlotEffect names only slots without leases. A new epoch's receivers lease its newest
 // generation and the last one that was published; nobody reads while there is no epoch.
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "loader/session/member_session.h"
 
 namespace headrace {
@@ -33,13 +38,18 @@ class PublisherSession : public MemberSession {
   // both numbers. kMalformed: no epoch was ready yet, or the last Publish is not finished. kAborted: a publisher left
   // without whom none can be published. kInvalidOption: it holds a generation that was not taken back.
   absl::Status Publish(uint64_t generation, int64_t deadline_ns, int64_t now_ns, MemberActions* actions);
-  // The slot of WriteSlotEffect holds `generation`. kMalformed: no such slot is being written.
-  absl::Status Snapshotted(uint64_t generation, int64_t now_ns, MemberActions* actions);
+  // The slot of WriteSlotEffect holds `generation`; `sums` are those of the replicas of the epoch in which it was
+  // granted. kMalformed: no such slot is being written.
+  absl::Status Snapshotted(uint64_t generation, int64_t now_ns, MemberActions* actions,
+                           absl::Span<const uint64_t> sums = {});
   // Gives up the slot of WriteSlotEffect: nothing was published. kMalformed: as Snapshotted.
   absl::Status AbandonSlot(uint64_t generation);
   // The generation in a slot, 0: none, or it is being written. A plan is made while none is being written.
   uint64_t generation_in(int slot) const { return slots_[slot].writing ? 0 : slots_[slot].generation; }
   bool writing() const;
+  // Before Planned(): what is compared of this publisher in the new epoch, and the sums of each slot that holds a
+  // generation, anew.
+  void CompareBy(std::vector<proto::Replica> replicas, const std::map<int, std::vector<uint64_t>>& sums);
   // The slot does not hold its generation any more: nothing of it is offered. kMalformed: it is being written.
   absl::Status DropSlot(int slot);
 
@@ -77,11 +87,13 @@ class PublisherSession : public MemberSession {
     bool writing = false;
     bool announced = false;
     Leases leases;
+    std::vector<uint64_t> sums;  // of replicas_
   };
 
   void GrantSlot(MemberActions* actions);
   void DropLeases(const MemberKey& receiver, uint64_t up_to, MemberActions* actions);
   absl::Status HandleAnnounced(const proto::Announced& announced, MemberActions* actions);
+  absl::Status HandleVoid(const proto::Void& message, MemberActions* actions);
   absl::Status HandleOrder(const proto::Envelope& message, MemberActions* actions);
   void HandleLeft(const MemberKey& member, MemberActions* actions);
   void SetLeases(size_t slot, Leases leases, MemberActions* actions);
@@ -91,6 +103,7 @@ class PublisherSession : public MemberSession {
   std::string LeaseList() const;
 
   std::vector<Slot> slots_;
+  std::vector<proto::Replica> replicas_;
   Leases receivers_;  // of the epoch, those that have not left
   uint64_t last_published_ = 0;
   uint64_t last_announced_ = 0;

@@ -333,6 +333,63 @@ TEST_F(PublisherSessionTest, CallsOutOfTurnAreErrors) {
   EXPECT_EQ(CodeOf(machine_->Snapshotted(2, now_, &actions_)), "malformed");
 }
 
+TEST_F(PublisherSessionTest, SaysWhatItsReplicasAre) {
+  Connect();
+  Welcome();
+  Tell(EpochStart());
+  proto::Replica replica;
+  replica.set_id(77);
+  replica.set_tensor("w");
+  machine_->CompareBy({replica}, {});
+  actions_ = {};
+  ASSERT_TRUE(machine_->Planned(1, Edges{EdgeOf(0, 0, 0, "da")}, now_, &actions_).ok());
+  ASSERT_EQ(actions_.messages.at(0).planned().replicas_size(), 1);
+  EXPECT_EQ(actions_.messages[0].planned().replicas(0).tensor(), "w");
+  proto::Envelope ready = Order();
+  ready.mutable_epoch_ready();
+  Tell(ready);
+  ASSERT_TRUE(Publish(1).ok());
+  actions_ = {};
+  const std::vector<uint64_t> sums = {12345};
+  ASSERT_TRUE(machine_->Snapshotted(1, now_, &actions_, sums).ok());
+  EXPECT_EQ(actions_.messages.at(0).published().sums(0), 12345u);
+  // Another epoch, with other replicas.
+  proto::Envelope start = EpochStart();
+  start.set_epoch(2);
+  Tell(start);
+  replica.set_id(78);
+  machine_->CompareBy({replica, replica}, {{0, {5, 6}}, {1, {}}});
+  actions_ = {};
+  ASSERT_TRUE(machine_->Planned(2, Edges{}, now_, &actions_).ok());
+  const proto::Planned planned = actions_.messages.at(0).planned();
+  EXPECT_EQ(planned.replicas_size(), 2);
+  ASSERT_EQ(planned.held_size(), 1);
+  ASSERT_EQ(planned.held(0).sums_size(), 2);
+  EXPECT_EQ(planned.held(0).sums(1), 6u);
+}
+
+TEST_F(PublisherSessionTest, AGenerationOfWhichReplicasDifferHoldsNoSlot) {
+  MakeReady();
+  PublishAll(1);
+  ASSERT_TRUE(Publish(2).ok());
+  ASSERT_TRUE(machine_->Snapshotted(2, now_, &actions_).ok());
+  EXPECT_EQ(machine_->busy_slots(), 2);
+  ASSERT_TRUE(Publish(3).ok());
+  EXPECT_THAT(Effects<WriteSlotEffect>(actions_), IsEmpty());
+  proto::Envelope message = Order();
+  message.mutable_void_()->set_generation(2);
+  *message.mutable_void_()->mutable_why() = ToFault(Error(ErrorCode::kReplicaDivergence, "w differs"));
+  Tell(message);
+  const auto given_up = Effects<GivenUpEffect>(actions_);
+  ASSERT_EQ(given_up.size(), 1u);
+  EXPECT_EQ(given_up[0].generation, 2u);
+  EXPECT_EQ(CodeOf(given_up[0].status), "replica_divergence");
+  // Its slot is for the one that waits; what was announced stays.
+  ASSERT_EQ(Effects<WriteSlotEffect>(actions_).size(), 1u);
+  EXPECT_EQ(Effects<WriteSlotEffect>(actions_)[0].generation, 3u);
+  EXPECT_EQ(machine_->generation_in(1 - Effects<WriteSlotEffect>(actions_)[0].slot), 1u);
+}
+
 TEST_F(PublisherSessionTest, BeatsAndNoticesSilence) {
   MakeReady();
   for (int i = 0; i < 11; ++i) {
@@ -425,6 +482,33 @@ TEST_F(HoldingPublisherTest, AnAnnouncementThatCrossesIsNoError) {
   AddSlot(&announced, 1, 0);
   Tell(announced);
   EXPECT_THAT(actions_.effects, IsEmpty());
+}
+
+TEST_F(HoldingPublisherTest, AGenerationOfWhichReplicasDifferIsReleased) {
+  MakeReady();
+  const auto differ = [&](uint64_t generation) {
+    proto::Envelope message = Order();
+    message.mutable_void_()->set_generation(generation);
+    *message.mutable_void_()->mutable_why() = ToFault(Error(ErrorCode::kReplicaDivergence, "w differs"));
+    Tell(message);
+    EXPECT_EQ(Effects<GivenUpEffect>(actions_).size(), 1u);
+  };
+  ASSERT_TRUE(Publish(5).ok());
+  ASSERT_TRUE(machine_->Snapshotted(5, now_, &actions_).ok());
+  EXPECT_FALSE(machine_->released(5));
+  differ(5);
+  EXPECT_TRUE(machine_->released(5));
+  EXPECT_EQ(TakeBack(5), absl::OkStatus());
+  EXPECT_EQ(Voided(), "");
+  // One that crossed what took it back says so too, and nothing of the next one.
+  ASSERT_TRUE(Publish(6).ok());
+  ASSERT_TRUE(machine_->Snapshotted(6, now_, &actions_).ok());
+  EXPECT_EQ(CodeOf(TakeBack(6)), "deadline");
+  ASSERT_TRUE(Publish(7).ok());
+  ASSERT_TRUE(machine_->Snapshotted(7, now_, &actions_).ok());
+  differ(6);
+  EXPECT_EQ(machine_->generation_in(0), 7u);
+  EXPECT_FALSE(machine_->released(7));
 }
 
 TEST_F(HoldingPublisherTest, BetweenTwoEpochsTheNextOneIsTold) {

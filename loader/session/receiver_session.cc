@@ -280,6 +280,8 @@ absl::Status ReceiverSession::HandleBody(const proto::Envelope& message, int64_t
       actions->effects.push_back(StartRefusedEffect{message.from().rank(), running_, FromFault(message.abort().why())});
       return absl::OkStatus();
     }
+    case proto::Envelope::kVoid:
+      return HandleVoid(message.void_(), actions);
     case proto::Envelope::kDecision:
       return HandleDecision(message.decision(), actions);
     case proto::Envelope::kEngineCommitted:
@@ -324,6 +326,17 @@ absl::Status ReceiverSession::HandleAnnounced(const proto::Announced& announced,
     expect_deadline_ns_ = kNoDeadline;
   }
   actions->effects.push_back(AnnouncedOf(announced));
+  return absl::OkStatus();
+}
+
+absl::Status ReceiverSession::HandleVoid(const proto::Void& message, MemberActions* actions) {
+  if (!message.has_why()) return Malformed("a Void without an error is for publishers only");
+  const uint64_t generation = message.generation();
+  // One that was announced by an earlier epoch, which did not compare so much.
+  if (generation <= Holds() || generation == running_) return absl::OkStatus();
+  expecting_ = false;
+  expect_deadline_ns_ = kNoDeadline;
+  actions->effects.push_back(GivenUpEffect{generation, FromFault(message.why())});
   return absl::OkStatus();
 }
 

@@ -96,6 +96,7 @@ class ReceiverSession : public MemberSession {
   enum class Run { kIdle, kStreaming, kVoted, kCommitting, kCommitted, kAborted };
 
   absl::Status HandleAnnounced(const proto::Announced& announced, MemberActions* actions);
+  absl::Status HandleVoid(const proto::Void& message, MemberActions* actions);
   absl::Status HandleDecision(const proto::Decision& decision, MemberActions* actions);
   absl::Status HandleEngineCommitted(const proto::EngineCommitted& committed, MemberActions* actions);
   // True where this worker had committed it and waited for its engine.

@@ -435,5 +435,41 @@ TEST_F(ReceiverSessionTest, CommittedComesAfterBeginCommit) {
   EXPECT_TRUE(machine_->Committed(1, now_, &actions_).ok());
 }
 
+TEST_F(ReceiverSessionTest, HearsOfAGenerationOfWhichReplicasDiffer) {
+  Commit(1);
+  const auto void_of = [&](uint64_t generation) {
+    proto::Envelope message = Order();
+    message.mutable_void_()->set_generation(generation);
+    *message.mutable_void_()->mutable_why() =
+        ToFault(About(Error(ErrorCode::kReplicaDivergence, "w differs"), {.tensor = "w"}));
+    return message;
+  };
+  ASSERT_TRUE(machine_->ExpectGeneration(now_ + kSecond, now_, &actions_).ok());
+  Tell(void_of(2));
+  const auto given_up = Effects<GivenUpEffect>(actions_);
+  ASSERT_EQ(given_up.size(), 1u);
+  EXPECT_EQ(given_up[0].generation, 2u);
+  EXPECT_EQ(CodeOf(given_up[0].status), "replica_divergence");
+  EXPECT_EQ(SubjectOf(given_up[0].status).tensor, "w");
+  EXPECT_FALSE(machine_->expecting());
+  EXPECT_THAT(actions_.messages, IsEmpty());
+  EXPECT_EQ(machine_->serving(), 1u);
+  // It cannot be begun; the next one can.
+  EXPECT_EQ(CodeOf(machine_->Begin(2, true)), "malformed");
+  EXPECT_EQ(machine_->serving(), 1u);
+  Commit(3);
+  // What is served, or is being read since an earlier epoch, ends otherwise.
+  Tell(void_of(3));
+  EXPECT_THAT(actions_.effects, IsEmpty());
+  Announce(4);
+  ASSERT_TRUE(machine_->Begin(4, false).ok());
+  Tell(void_of(4));
+  EXPECT_THAT(actions_.effects, IsEmpty());
+  proto::Envelope bare = Order();
+  bare.mutable_void_()->set_generation(9);
+  Tell(bare);
+  EXPECT_THAT(Refused(), HasSubstr("malformed"));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -106,6 +106,12 @@ struct WriteSlotEffect {
   uint64_t generation = 0;
   int slot = 0;
 };
+// Every publisher published `generation`, but replicas differ (kReplicaDivergence): it is never announced. Its slots
+// are free. Not told to a worker that serves it, or that reads it since an earlier epoch, which hears of its end.
+struct GivenUpEffect {
+  uint64_t generation = 0;
+  absl::Status status;
+};
 // Publisher: Publish(generation) found no free slot by its deadline (kDeadline, naming the receivers that hold the
 // slots), or a member that it waited for left. The session goes on.
 struct PublishFailedEffect {
@@ -184,10 +190,10 @@ struct FailEffect {
   absl::Status status;
 };
 
-using MemberEffect =
-    std::variant<PlanEffect, EpochReadyEffect, ReconnectEffect, SuspendedEffect, WriteSlotEffect, PublishFailedEffect,
-                 AnnouncedEffect, SendToEffect, SlotFreeEffect, StartRefusedEffect, CommitEffect, DiscardEffect,
-                 WaitEndedEffect, EngineCommittedEffect, EngineAbortedEffect, LeftEffect, RefusedEffect, FailEffect>;
+using MemberEffect = std::variant<PlanEffect, EpochReadyEffect, ReconnectEffect, SuspendedEffect, WriteSlotEffect,
+                                  PublishFailedEffect, GivenUpEffect, AnnouncedEffect, SendToEffect, SlotFreeEffect,
+                                  StartRefusedEffect, CommitEffect, DiscardEffect, WaitEndedEffect,
+                                  EngineCommittedEffect, EngineAbortedEffect, LeftEffect, RefusedEffect, FailEffect>;
 
 struct MemberActions {
   std::vector<proto::Envelope> messages;  // to the coordinator, in order

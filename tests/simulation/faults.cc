@@ -42,6 +42,7 @@ class Faults {
     Often(o.moves, [this] { Move(); });
     Often(o.new_runs, [this] { job_.NewRun(); });
     Often(o.early_writes, [this] { WriteEarly(); });
+    Often(o.divergences, [this] { Diverge(); });
   }
 
  private:
@@ -180,6 +181,11 @@ class Faults {
     Seat* const seat = Any();
     if (seat->key.role != proto::PUBLISHER) return;
     if (auto& trainer = static_cast<TrainerSeat*>(seat)->trainer) trainer->WriteEarly();
+  }
+
+  void Diverge() {
+    TrainerSeat& seat = *job_.trainers[world_.Draw(0, static_cast<int64_t>(job_.trainers.size()) - 1)];
+    if (seat.trainer != nullptr) seat.trainer->DivergeNext();
   }
 
   // One that waits for its moment.

@@ -76,6 +76,8 @@ void Counters::Add(const Counters& other) {
   aborts += other.aborts;
   epochs += other.epochs;
   attempts_anew += other.attempts_anew;
+  divergences += other.divergences;
+  given_up += other.given_up;
   unverified += other.unverified;
   changed += other.changed;
   moved += other.moved;

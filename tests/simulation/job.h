@@ -106,6 +106,8 @@ struct Served {
 struct Counters {
   int64_t requests = 0, request_steps = 0;
   int64_t commits = 0, aborts = 0, epochs = 0, attempts_anew = 0;
+  int64_t divergences = 0;  // slots that were written with another byte
+  int64_t given_up = 0;     // generations of which replicas differed, as each worker heard
   int64_t unverified = 0, changed = 0, moved = 0, deadlines = 0, peers_lost = 0;  // verdicts
   int64_t crashes = 0, leaves = 0, coordinators = 0, runs = 0, sessions = 0, poisoned = 0;
   int64_t slowest_ns = 0;  // from the end of the faults until everybody had a new generation

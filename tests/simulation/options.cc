@@ -92,6 +92,7 @@ std::string Describe(const SimulationOptions& o) {
   add("moves", o.moves);
   add("new runs", o.new_runs);
   add("early writes", o.early_writes);
+  add("divergences", o.divergences);
   add("fabric drop", o.fabric_drop);
   add("fabric delay", o.fabric_delay);
   add("fabric corrupt", o.fabric_corrupt);

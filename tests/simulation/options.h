@@ -26,6 +26,7 @@ enum class PlantedBug {
   kNeverRelease,        // progress: releases do not reach the coordinator
   kKeepEpochs,          // memory: a publisher keeps every epoch's sums
   kLeakMappings,        // leaks: somebody keeps a mapping
+  kEqualSums,           // bytes: publishers say that their replicas are equal, whatever they hold
 };
 
 enum class Layout { kSplit, kRandom, kTwoEngines };
@@ -75,6 +76,9 @@ struct SimulationOptions {
   double moves = 0;         // an engine's worker moves its buffers
   double new_runs = 0;      // the trainer starts again as another incarnation, counting from 1
   double early_writes = 0;  // a trainer writes into a slot that is read
+  // A trainer publishes another byte of what others publish too. With members that are lost nobody can tell: the one
+  // that is left may be the wrong one.
+  double divergences = 0;
   int64_t max_stall_ns = 5 * kSecond;
 
   // Control messages; those of the fabric.

@@ -149,6 +149,44 @@ TEST(SimulationTest, NoticesATrainerThatWritesEarly) {
   Report("early", 40, counters);
 }
 
+SimulationOptions Diverging(uint64_t seed) {
+  SimulationOptions o;
+  o.seed = seed;
+  o.map = seed % 2 == 0;
+  o.publishers = 4;
+  o.replicas = 2;
+  o.workers = {2, 1};
+  o.in_place = {seed % 3 == 0};
+  o.late_engines = seed % 4 == 0 ? 1 : 0;  // a new epoch compares anew
+  o.publish_period_ns = 200 * kMillisecond;
+  o.faults_ns = 6 * kSecond;
+  o.divergences = 15;
+  return o;
+}
+
+// Replicas of a part that differ are not committed, on any worker; what follows is.
+TEST(SimulationTest, NoticesReplicasThatDiffer) {
+  Counters counters;
+  for (uint64_t seed = 1; seed <= Share(40); ++seed) {
+    const SimulationResult result = Simulate(Diverging(seed));
+    counters.Add(result.counters);
+    ASSERT_EQ(result.violation, "") << "seed " << seed;
+  }
+  EXPECT_GT(counters.divergences, 0);
+  // Each is told to every worker that is there.
+  EXPECT_GE(counters.given_up, counters.divergences);
+  EXPECT_GT(counters.commits, counters.divergences);
+  Report("differ", 40, counters);
+  // That is seen by the checkers, were it not noticed.
+  std::string found;
+  for (uint64_t seed = 1; seed <= 40 && found.empty(); ++seed) {
+    SimulationOptions options = Diverging(seed);
+    options.bug = PlantedBug::kEqualSums;
+    found = Simulate(options).violation;
+  }
+  EXPECT_TRUE(absl::StartsWith(found, "bytes:")) << "found: " << found;
+}
+
 // Each checker sees the fault that it is there for.
 class PlantedBugTest : public ::testing::TestWithParam<std::pair<PlantedBug, const char*>> {};
 

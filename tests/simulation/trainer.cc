@@ -90,12 +90,15 @@ Task Trainer::Publish(uint64_t generation, int64_t deadline) {
   co_await Sleep(world().Draw(10 * kMicrosecond, 5 * kMillisecond));
   testing::PaintSource(trainer_seat().part, Job::PaintOf({session().incarnation(), generation}),
                        &trainer_seat().source);
-  writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
-                          IncarnationStamp(session().incarnation()), generation);
+  if (std::exchange(diverges_, false)) Diverge();
+  std::vector<uint64_t> sums = writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
+                                                       IncarnationStamp(session().incarnation()), generation);
+  if (job_.options.bug == PlantedBug::kEqualSums) std::fill(sums.begin(), sums.end(), 0);
   co_await Sleep(world().Draw(10 * kMicrosecond, 50 * kMillisecond));
   co_return Step([&](int64_t now, MemberActions* actions) {
+    writing_->replica_sums[*write_slot_] = sums;
     writing_.reset();
-    return publisher().Snapshotted(generation, now, actions);
+    return publisher().Snapshotted(generation, now, actions, sums);
   });
 }
 
@@ -133,6 +136,23 @@ bool Trainer::WriteEarly() {
     return true;
   }
   return false;
+}
+
+void Trainer::Diverge() {
+  const Manifest& manifest = writing_->plan->manifest();
+  std::vector<std::byte*> bytes;
+  for (const ReplicaSum& sum : writing_->replicas) {
+    for (const Copy& box : sum.boxes) {
+      const Buffer& buffer = manifest.source[box.source];
+      // What is rounded need not differ afterwards.
+      if (buffer.dtype == manifest.tensors[sum.tensor].dtype)
+        bytes.push_back(trainer_seat().source.First(buffer) + box.source_offset + box.run_bytes - 1);
+    }
+  }
+  if (bytes.empty()) return;
+  // Those that come apart at once must not be wrong alike.
+  *bytes[world().Draw(0, static_cast<int64_t>(bytes.size()) - 1)] ^= std::byte{1} << (seat_.key.rank % 8);
+  ++job_.counters.divergences;
 }
 
 void Trainer::Record(const MemberEffect& effect) {
@@ -181,8 +201,8 @@ Task Trainer::Plan(PlanEffect effect) {
     if (over()) co_return session().status();
     for (int slot = 0; slot < static_cast<int>(slots_.size()); ++slot) {
       if (publisher().generation_in(slot) == 0) continue;
-      if (planned_->writer->Agrees(slots_[slot]->bytes(), planned_->SumsOf(slot)))
-        (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
+      if (planned_->writer->Agrees(slots_[slot]->bytes(), planned_->SumsOf(slot), planned_->replica_sums[slot]))
+        (*made)->replica_sums[slot] = (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
       else
         (void)publisher().DropSlot(slot);
     }
@@ -196,6 +216,7 @@ Task Trainer::Plan(PlanEffect effect) {
     keys.push_back((*made)->sums->key());
   }
   co_return Step([&](int64_t now, MemberActions* actions) {
+    if (made.ok()) publisher().CompareBy((*made)->plan->Named((*made)->replicas), (*made)->replica_sums);
     absl::Status planned = session().Planned(effect.epoch, edges, now, actions, keys);
     if (planned.ok() && made.ok()) {
       planned_ = *made;
@@ -214,7 +235,8 @@ absl::StatusOr<std::shared_ptr<PublisherEpoch>> Trainer::MakeEpoch(const PlanEff
   std::map<int, const std::byte*> memory;
   for (size_t i = 0; i < manifest.source.size(); ++i)
     if (manifest.source[i].rank == rank) memory[static_cast<int>(i)] = trainer_seat().source.First(manifest.source[i]);
-  epoch->writer.emplace(manifest, epoch->plan->plan(), rank, std::move(memory), hold_);
+  HR_ASSIGN_OR_RETURN(epoch->replicas, epoch->plan->ReplicasOf(seat_.key.rank));
+  epoch->writer.emplace(manifest, epoch->plan->plan(), rank, std::move(memory), epoch->replicas, hold_);
   for (const auto& member : effect.start.members())
     epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
   if (two_sided_) {

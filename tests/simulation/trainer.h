@@ -31,6 +31,8 @@ class Trainer final : public MemberProcess {
   uint64_t attempted() const { return attempted_; }
   // A buggy trainer: damages a slot that somebody may read. False: none holds anything.
   bool WriteEarly();
+  // One byte that others hold too is another one in what it publishes next.
+  void DivergeNext() { diverges_ = true; }
 
  private:
   struct Drop {
@@ -52,6 +54,7 @@ class Trainer final : public MemberProcess {
   Task AwaitSender(uint64_t generation, int slot, int64_t deadline);
   Task SendOrders();
   absl::StatusOr<std::shared_ptr<PublisherEpoch>> MakeEpoch(const PlanEffect& effect);
+  void Diverge();
 
   const bool two_sided_;
   const bool hold_;
@@ -67,7 +70,7 @@ class Trainer final : public MemberProcess {
   std::map<uint64_t, std::set<int64_t>> absent_;  // by generation
   std::map<int, uint64_t> aborted_;               // by engine: the newest generation that it gave up
   uint64_t attempted_ = 0;
-  bool leaving_ = false;
+  bool leaving_ = false, diverges_ = false;
   std::vector<std::weak_ptr<PublisherEpoch>> epochs_;
   std::vector<std::shared_ptr<PublisherEpoch>> kept_;  // by a planted bug
 };

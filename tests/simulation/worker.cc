@@ -74,8 +74,10 @@ Task Worker::TakeOne() {
   absl::Status asked = Step(
       [&](int64_t now, MemberActions* actions) { return receiver().ExpectGeneration(now + kExpect, now, actions); });
   if (!asked.ok()) co_return asked;
-  co_await Wait("a generation", [this] { return over() || leaving_ || !announced_.empty() || !wait_ended_.ok(); });
+  co_await Wait("a generation",
+                [this] { return over() || leaving_ || !announced_.empty() || !wait_ended_.ok() || !given_up_.ok(); });
   if (over()) co_return session().status();
+  if (!given_up_.ok()) co_return std::exchange(given_up_, absl::OkStatus());
   if (announced_.empty()) co_return wait_ended_;
   const uint64_t generation = announced_.front().generation;
   if (in_place_) {
@@ -276,6 +278,9 @@ void Worker::Record(const MemberEffect& effect) {
     } else {
       announced_.push_back(*announced);
     }
+  } else if (const auto* given_up = std::get_if<GivenUpEffect>(&effect)) {
+    given_up_ = given_up->status;
+    ++job_.counters.given_up;
   } else if (const auto* ended = std::get_if<WaitEndedEffect>(&effect)) {
     wait_ended_ = ended->status;
   } else if (const auto* refused = std::get_if<StartRefusedEffect>(&effect)) {

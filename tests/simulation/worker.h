@@ -80,7 +80,7 @@ class Worker final : public MemberProcess {
   std::map<int, std::vector<std::string>> region_keys_;
   std::deque<AnnouncedEffect> announced_;
   std::optional<AnnouncedEffect> staging_;
-  absl::Status wait_ended_, start_refused_;
+  absl::Status given_up_, wait_ended_, start_refused_;
   std::optional<uint64_t> commit_;
   std::map<uint64_t, absl::Status> discarded_;
   uint64_t engine_committed_ = 0;
