@@ -156,6 +156,9 @@ void SnapshotWriter::AddWholes() {
       wholes_.push_back({source, layout_.BufferOffset(source, dtype), std::move(offered)});
     }
   }
+  for (const Tile& tile : tiles_)
+    fused_.push_back(of.at(snapshot_of(tile.box)).tiles_exact && is_copied(snapshot_of(tile.box)));
+  replica_of_tile_.assign(tiles_.size(), -1);
   std::map<std::pair<int, int>, int> made_up;  // of tiles: sums, by buffer and tensor
   for (size_t i = 0; i < replicas_.size(); ++i) {
     const ReplicaSum& sum = replicas_[i];
@@ -166,14 +169,44 @@ void SnapshotWriter::AddWholes() {
     if (boxes.tiles_exact && tiles != boxes.tile_bytes.end() && tiles->second == bytes) {
       made_up[{sum.boxes[0].source, sum.tensor}] = static_cast<int>(i);
     } else {
-      for (const Copy& box : sum.boxes) replica_boxes_.push_back({box, i, boxes.replicas_exact});
+      for (const Copy& box : sum.boxes) AddReplicaBox(box, i, boxes.replicas_exact);
     }
   }
-  for (const Tile& tile : tiles_) {
-    fused_.push_back(of.at(snapshot_of(tile.box)).tiles_exact && is_copied(snapshot_of(tile.box)));
-    const auto sum = made_up.find({tile.box.source, tile.box.tensor});
-    replica_of_tile_.push_back(sum == made_up.end() ? -1 : sum->second);
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    const auto sum = made_up.find({tiles_[i].box.source, tiles_[i].box.tensor});
+    if (sum != made_up.end()) replica_of_tile_[i] = sum->second;
   }
+}
+
+void SnapshotWriter::AddReplicaBox(Copy box, size_t sum, bool fused) {
+  if (box.loops.empty()) {
+    auto tile = std::lower_bound(tiles_.begin(), tiles_.end(), box, [](const Tile& t, const Copy& b) {
+      return std::tie(t.box.source, t.box.source_offset) < std::tie(b.source, b.source_offset);
+    });
+    for (; tile != tiles_.end() && tile->box.source == box.source; ++tile) {
+      const Copy& part = tile->box;
+      const Index before = part.source_offset - box.source_offset;
+      if (before >= box.run_bytes) break;
+      // What several tiles have in common is the first one's.
+      if (before < 0 || !part.loops.empty() || part.tensor != box.tensor || part.position != box.position + before ||
+          before + part.run_bytes > box.run_bytes)
+        continue;
+      if (before > 0) {
+        replica_boxes_.push_back({box, sum, fused});
+        replica_boxes_.back().box.run_bytes = before;
+      }
+      const size_t index = static_cast<size_t>(tile - tiles_.begin());
+      replica_of_tile_[index] = static_cast<int>(sum);
+      if (fused) fused_[index] = true;
+      const Index past = before + part.run_bytes;
+      box.source_offset += past;
+      box.destination_offset += past;
+      box.position += past;
+      box.run_bytes -= past;
+    }
+    if (box.run_bytes == 0) return;
+  }
+  replica_boxes_.push_back({std::move(box), sum, fused});
 }
 
 void SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
@@ -213,11 +246,13 @@ std::vector<uint64_t> SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Sp
   };
   for (const ReplicaBox& replica : replica_boxes_)
     if (replica.fused) replica_sums[replica.sum] += copy_and_sum(replica.box);
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    const Copy& box = tiles_[i].box;
-    const uint64_t sum = fused_[i] ? copy_and_sum(box) : SumOf(box, published);
-    for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
-    if (replica_of_tile_[i] >= 0) replica_sums[replica_of_tile_[i]] += sum;
+  for (bool fused : {true, false}) {  // those that are summed in the slot may have bytes in common with the others
+    for (size_t i = 0; i < tiles_.size(); ++i) {
+      if (fused_[i] != fused) continue;
+      const uint64_t sum = fused ? copy_and_sum(tiles_[i].box) : SumOf(tiles_[i].box, published);
+      for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
+      if (replica_of_tile_[i] >= 0) replica_sums[replica_of_tile_[i]] += sum;
+    }
   }
   for (const ReplicaBox& replica : replica_boxes_)
     if (!replica.fused) replica_sums[replica.sum] += SumOf(replica.box, published);

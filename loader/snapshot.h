@@ -55,7 +55,7 @@ class SnapshotWriter {
     int64_t snapshot;
     std::vector<BufferBox> boxes;
   };
-  // A box of a replica whose sum the tiles do not give.
+  // A box of a replica, or what the tiles whose sums add to its sum leave of it.
   struct ReplicaBox {
     Copy box;
     size_t sum;  // index into replicas_
@@ -65,6 +65,7 @@ class SnapshotWriter {
   void AddTiles(const Plan& plan, int64_t source_rank);
   // Also by which tiles and boxes the replicas are summed.
   void AddWholes();
+  void AddReplicaBox(Copy box, size_t sum, bool fused);
   // The tensor pieces of a source buffer whose elements travel in `dtype`.
   Buffer Offered(int source, Dtype dtype) const;
   void Convert(int source, Dtype to, std::byte* snapshot) const;
