@@ -122,7 +122,7 @@ class ReceiverImpl final : public Receiver, private Member {
     const absl::Status moved = CheckMemory(memory);
     const absl::Time deadline = absl::Now() + options_.transfer_timeout;
     HR_RETURN_IF_ERROR(BeginStage(generation, /*touches_live=*/in_place && moved.ok(), deadline));
-    if (standby_ != nullptr && in_place && moved.ok()) standby_->TakeBack();
+    if (standby_ != nullptr && moved.ok() && StageWritesMemory()) standby_->TakeBack();
     TransferStats transfer;
     absl::Status verdict = moved;
     if (!moved.ok()) DeclineTransfer(generation);
@@ -446,6 +446,12 @@ class ReceiverImpl final : public Receiver, private Member {
       return started;
     };
     return epoch.executor->Run(request, stats);
+  }
+
+  // Whether Stage writes buffers that a standby offers: live ones, or those that have no second copy in a shadow.
+  bool StageWritesMemory() const {
+    return options_.shadow == Shadow::kOff ||
+           std::any_of(memory_.begin(), memory_.end(), [](const auto& buffer) { return !buffer.second.live; });
   }
 
   // Peers may wait for what this worker would pass on.

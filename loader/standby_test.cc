@@ -1,6 +1,7 @@
 // Engines that take weights from other engines, since no trainer is left.
 #include "loader/standby.h"
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -184,6 +185,38 @@ TEST(StandbyTest, ASourceThatDiesIsReplacedByAnother) {
               absl::OkStatus());
     job.Expect(3, 1);
     EXPECT_EQ(job.Difference(), "");
+  }
+}
+
+// With a shadow, Stage writes the buffers that the engine does not compute with. Where it gives the generation up, the
+// worker serves the old one and yet does not hold it any more.
+TEST(StandbyTest, WhatStageWroteIsOfferedByNobody) {
+  for (const auto& [name, transport] : Ways()) {
+    SCOPED_TRACE(name);
+    JobConfig config = ConfigOf(transport);
+    config.late_engines = {2};
+    config.not_live = {{0, "a"}};
+    config.rejoin_ns = 600'000'000'000;
+    Job job(ThreeEngines(), config);
+    ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+    ASSERT_EQ(job.Publish(1), absl::OkStatus());
+    TakeAll(&job, {0, 1, 2}, 1);
+    ASSERT_EQ(job.Publish(2), absl::OkStatus());
+    for (size_t w : {0, 1}) ASSERT_EQ(job.AwaitAt(w, 2), absl::OkStatus());
+    // Worker 0 has all of it, the other one nothing.
+    ForAll(2, [&](size_t w) {
+      auto memory = job.ReceiverMemory(w);
+      if (w == 1) memory.erase("b");
+      return job.receiver(w).Stage(2, memory);
+    });
+    EXPECT_EQ(job.receiver(0).serving(), 1u);
+    for (size_t p : {0, 1}) job.KillPublisher(p);
+    ASSERT_EQ(job.JoinEngine(2), absl::OkStatus());
+    TakeAll(&job, {3}, 1);
+    for (const Buffer& b : job.manifest().destination) {
+      if (b.rank != 3) continue;
+      EXPECT_EQ(std::memcmp(job.live().First(b), job.wanted().First(b), SpanBytes(b, b.dtype)), 0) << b.name;
+    }
   }
 }
 

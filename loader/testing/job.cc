@@ -205,7 +205,9 @@ std::map<std::string, const std::byte*> Job::PublisherMemory(size_t publisher) {
 std::map<std::string, BufferMemory> Job::ReceiverMemory(size_t worker) {
   std::map<std::string, BufferMemory> memory;
   for (const Buffer& b : manifest_.destination) {
-    if (b.rank == workers_[worker].rank) memory[b.name] = {live_.First(b), b.shape, b.strides};
+    if (b.rank != workers_[worker].rank) continue;
+    const bool live = !config_.not_live.contains({workers_[worker].engine, b.name});
+    memory[b.name] = {live_.First(b), b.shape, b.strides, live};
   }
   return memory;
 }

@@ -47,10 +47,11 @@ std::unique_ptr<Transport> NewTappedTransport(std::unique_ptr<Transport> inner, 
 struct JobConfig {
   // Every member's endpoint; the default is a memory fabric of its own that can map.
   std::function<std::unique_ptr<Transport>()> transport;
-  std::set<int> standing_by;   // engines whose workers are sources when no trainer is left
-  std::set<size_t> holding;    // publishers that hold their weights
-  std::vector<Shadow> shadow;  // of each engine; kHost where it is too short
-  int64_t chunk_bytes = 256;   // small, so that there are many
+  std::set<int> standing_by;                       // engines whose workers are sources when no trainer is left
+  std::set<size_t> holding;                        // publishers that hold their weights
+  std::vector<Shadow> shadow;                      // of each engine; kHost where it is too short
+  std::set<std::pair<int, std::string>> not_live;  // by engine: buffers that it does not compute with
+  int64_t chunk_bytes = 256;                       // small, so that there are many
   int64_t staging_bytes = 4096;
   absl::Duration transfer_timeout = absl::Seconds(60);
   std::string incarnation = "run-1";
