@@ -1,4 +1,6 @@
 // Publishers that hold their weights instead of copying them, in whole jobs in one process.
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -231,6 +233,36 @@ TEST(HoldEndToEndTest, AnEngineThatComesLate) {
       ASSERT_EQ(job.Round(2), absl::OkStatus());
       EXPECT_EQ(job.Difference(), "");
     }
+  }
+}
+
+// The rings are an epoch's; who went away with it leaves nothing behind at the publishers.
+TEST(HoldEndToEndTest, DescriptorsStayWhenAReceiverComesBack) {
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  for (const auto& [name, transport] : Ways()) {
+    SCOPED_TRACE(name);
+    JobConfig config;
+    config.transport = transport;
+    config.holding = {0, 1};
+    config.rejoin_ns = 60'000'000'000;
+    Job job(Replicas(), config);
+    ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+    std::ptrdiff_t first = 0;
+    for (uint64_t generation = 1; generation <= 6; ++generation) {
+      ASSERT_EQ(job.Round(generation), absl::OkStatus());
+      if (generation == 2) first = descriptors();
+      if (generation == 6) break;
+      job.KillReceiver(1);
+      ASSERT_EQ(job.JoinReceiver(1), absl::OkStatus());
+    }
+    // What the dead one's end of a connection was is closed by a thread of its own.
+    for (const absl::Time end = Soon(); descriptors() > first && absl::Now() < end;) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_LE(descriptors(), first);
   }
 }
 

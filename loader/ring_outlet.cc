@@ -20,20 +20,32 @@ PackRingOptions RingOptions(int64_t chunk_bytes) {
   return options;
 }
 
+void RingOutlet::Begin(std::shared_ptr<PublisherEpoch> epoch) {
+  active_.clear();
+  connected_.clear();
+  epoch_ = std::move(epoch);
+  std::set<std::string> addresses;
+  for (const auto& [_, address] : epoch_->addresses) addresses.insert(address);
+  std::lock_guard<std::mutex> lock(*transport_mutex_);
+  std::erase_if(peers_, [&](const auto& peer) {
+    if (addresses.contains(peer.first)) return false;
+    transport_->Disconnect(peer.second);
+    return true;
+  });
+}
+
 bool RingOutlet::Connect(const Order& order, PackRingWriter* ring) {
   if (connected_[ring]) return true;
   std::lock_guard<std::mutex> lock(*transport_mutex_);
   const absl::Time deadline = absl::Now() + kConnectTimeout;
-  const absl::StatusOr<PeerId> peer = transport_->Connect(epoch_->addresses.at(order.send.receiver), deadline);
+  const std::string& address = epoch_->addresses.at(order.send.receiver);
+  const absl::StatusOr<PeerId> peer = transport_->Connect(address, deadline);
+  if (peer.ok()) peers_[address] = *peer;
   return connected_[ring] = peer.ok() && ring->Connect(transport_, *peer, order.send.means.ring_key, deadline).ok();
 }
 
 void RingOutlet::Start(const Order& order) {
-  if (order.epoch != epoch_) {
-    active_.clear();
-    connected_.clear();
-    epoch_ = order.epoch;
-  }
+  if (order.epoch != epoch_) Begin(order.epoch);
   const auto ring = epoch_->rings.find(order.send.receiver);
   // Whoever cannot be reached runs into its deadline, or is dead, which the session tells.
   if (ring == epoch_->rings.end() || !Connect(order, ring->second.get())) return;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "loader/edge_stream.h"
@@ -58,6 +59,8 @@ class RingOutlet : public Outlet {
     bool over() const { return edge == edges.size(); }
   };
 
+  // Goes over to another epoch: who is not in it is disconnected.
+  void Begin(std::shared_ptr<PublisherEpoch> epoch);
   bool Connect(const Order& order, PackRingWriter* ring);
   // Packs into the free slots of a ring. Whether there were any; an error of the ring ends it.
   bool Pack(Active* active);
@@ -68,6 +71,7 @@ class RingOutlet : public Outlet {
   const int64_t chunk_bytes_;
   std::shared_ptr<PublisherEpoch> epoch_;
   std::map<const PackRingWriter*, bool> connected_;
+  std::map<std::string, PeerId> peers_;  // by address
   std::deque<std::unique_ptr<Active>> active_;
 };
 
