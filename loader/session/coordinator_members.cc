@@ -150,7 +150,9 @@ absl::Status Coordinator::HandleLayout(const MemberKey& from, const proto::Layou
 void Coordinator::HandleHeartbeat(const MemberKey& from, const proto::Heartbeat& heartbeat, int64_t now_ns) {
   if (!from.is_standby() || members_.at(from).holds == heartbeat.holds()) return;
   members_.at(from).holds = heartbeat.holds();
-  if (started_ && phase_ == Phase::kSuspended && !Sources().empty()) Ask(Change::kCame, now_ns);
+  // What it offers may be newer than what this epoch's sources did.
+  const bool newer = phase_ == Phase::kSuspended || heartbeat.holds() > publications_.newest();
+  if (started_ && newer && !Sources().empty()) Ask(Change::kCame, now_ns);
 }
 
 void Coordinator::HandleBye(const MemberKey& from, int64_t now_ns, CoordinatorActions* actions) {

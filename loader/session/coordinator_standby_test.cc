@@ -153,5 +153,31 @@ TEST_F(StandbyTest, AnotherCoordinatorFindsThem) {
   ExpectNoRefusals();
 }
 
+// The trainers die between an engine's decision and its commit, which takes longer than the others wait.
+TEST_F(StandbyTest, WhatAnEngineCommitsWhileItIsASourceReachesTheOthers) {
+  Start(2, {2}, 20 * kSecond);
+  PublishAll(5);
+  for (const MemberKey& key : {kA, kB}) Read(key, 5);
+  for (const MemberKey& key : {kA, kB}) Hold(key, 5);
+  hold_commits_ = true;
+  PublishAll(6);
+  for (const MemberKey& key : {kA, kB}) Read(key, 6);
+  needed_.clear();
+  for (const MemberKey& key : {kP0, kP1}) Die(key);
+  Come(kC, 1);
+  Pass(10 * kSecond);
+  ASSERT_EQ(coordinator_->phase(), CPhase::kReady);
+  EXPECT_THAT(Sources(kC), ElementsAre(Of(kA), Of(kB)));
+  for (const MemberKey& key : {kA, kB}) (void)TakeBack(key, 5);
+  for (const MemberKey& key : {kA, kB}) Commit(key);
+  hold_commits_ = false;
+  Forget();
+  for (const MemberKey& key : {kA, kB}) Hold(key, 6);
+  Pass(10 * kSecond);
+  ASSERT_THAT(Got<AnnouncedEffect>(kC), SizeIs(1));
+  Read(kC, 6);
+  EXPECT_EQ(Worker(kC).serving(), 6u);
+}
+
 }  // namespace
 }  // namespace headrace
