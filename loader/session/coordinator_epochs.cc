@@ -226,8 +226,13 @@ void Coordinator::PlanFailed(const absl::Status& why, int64_t now_ns, Coordinato
   // No plan was made since a publisher was lost: that is the reason until it is back.
   if (!missing_.empty() && missing_deadline_ns_ != kNoDeadline && options_.timeouts.rejoin_ns != 0)
     return Suspend(why, now_ns, actions);
-  // Whoever came last brought it about: engines first, since a publisher can only add to what is there. But publishers
-  // that come back one by one wait for each other.
+  // Publishers that come back one by one wait for each other, and so do engines that come with them.
+  const bool some_back = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    const auto& [key, member] = entry;
+    return key.role == proto::PUBLISHER && !key.is_standby() && member.in_epoch && !member.settled;
+  });
+  if (some_back && !AllPublishersHere()) return Suspend(why, now_ns, actions);
+  // Whoever came last brought it about: engines first, since a publisher can only add to what is there.
   for (const proto::Role role : {proto::RECEIVER, proto::PUBLISHER}) {
     if (role == proto::PUBLISHER && !AllPublishersHere()) break;
     std::vector<MemberKey> newcomers;

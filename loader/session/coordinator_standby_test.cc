@@ -179,5 +179,21 @@ TEST_F(StandbyTest, WhatAnEngineCommitsWhileItIsASourceReachesTheOthers) {
   EXPECT_EQ(Worker(kC).serving(), 6u);
 }
 
+// An engine is not to blame for trainers that come back one by one.
+TEST_F(StandbyTest, AnEngineThatComesWithTheFirstTrainerWaitsForTheOthers) {
+  ServeAlone(/*in_order=*/false);
+  Come(kC, 1);
+  Begin(kC, 5);
+  needed_ = {0, 1};
+  Come(kP0);
+  Come(kD, 1);
+  Pass(40 * kSecond);
+  ASSERT_TRUE(Session(kD).status().ok()) << Session(kD).status();
+  Come(kP1);
+  Pass(40 * kSecond);
+  ASSERT_EQ(coordinator_->phase(), CPhase::kReady);
+  EXPECT_THAT(Sources(kD), ElementsAre(kP0, kP1));
+}
+
 }  // namespace
 }  // namespace headrace
