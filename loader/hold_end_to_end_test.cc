@@ -286,6 +286,10 @@ TEST(HoldEndToEndTest, WhatCannotBe) {
   ASSERT_EQ(FirstError(early.Join()), absl::OkStatus());
   ASSERT_EQ(early.Publish(1), absl::OkStatus());
   EXPECT_TRUE(HasCode(early.publisher(1).Publish(2, Soon()), ErrorCode::kInvalidOption));
+  // Its weights may not change because of another generation's release.
+  const absl::Status other = early.publisher(1).AwaitRelease(2, Soon());
+  EXPECT_TRUE(HasCode(other, ErrorCode::kInvalidOption)) << other;
+  EXPECT_THAT(std::string(other.message()), HasSubstr("holds generation 1"));
 }
 
 }  // namespace

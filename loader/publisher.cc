@@ -83,6 +83,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
 
   absl::Status AwaitRelease(uint64_t generation, absl::Time deadline) override {
     if (!hold_) return absl::OkStatus();
+    HR_RETURN_IF_ERROR(CheckHeld(generation));
     (void)Wait(deadline, "the release of the weights", [&] { return publisher().released(generation); });
     absl::Status taken = Step([&](int64_t, MemberActions* actions) {
       absl::Status taken = publisher().TakeBack(generation, actions);
@@ -284,6 +285,16 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       summing_ = false;
       return agrees ? absl::OkStatus() : publisher().DropSlot(slot);
     });
+  }
+
+  // Whoever reads another generation goes on.
+  absl::Status CheckHeld(uint64_t generation) {
+    std::lock_guard<std::mutex> lock(mutex());
+    const uint64_t held = publisher().generation_in(0);
+    if (held == 0 || held == generation) return absl::OkStatus();
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("release of generation ", generation, " while publisher rank ", options_.rank,
+                              " holds generation ", held, ": wait for that one before the weights change"));
   }
 
   // Whether none of our threads reads the weights that are held.

@@ -67,10 +67,10 @@ class Publisher {
   // kGenerationNotGrowing; kDeadline names the receivers that still hold both slots; kInvalidOption: AwaitRelease did
   // not come before (kHold); kPeerLost and other ends of the session.
   virtual absl::Status Publish(uint64_t generation, absl::Time deadline) = 0;
-  // Waits until nobody reads the weights of `generation` any more: they may change then, whatever is returned.
-  // OK also where replicas differ, which AwaitCommit tells: then nobody has read them.
-  // kDeadline names the receivers that still read: the generation is void from now on, and engines that have not
-  // decided on it give it up. kPeerLost and other ends of the session.
+  // Waits until nobody reads the weights of `generation` any more: they may change then, whatever is returned but
+  // kInvalidOption: another generation is held, which nothing is done to. OK also where replicas differ, which
+  // AwaitCommit tells: then nobody has read them. kDeadline names the receivers that still read: the generation is void
+  // from now on, and engines that have not decided on it give it up. kPeerLost and other ends of the session.
   virtual absl::Status AwaitRelease(uint64_t generation, absl::Time deadline) = 0;
   // Waits until every engine committed `generation` or a newer one. When an engine gave it up: the worker's own error,
   // under its code, naming the worker. kReplicaDivergence: publishers that offer the same bytes hold different ones,
