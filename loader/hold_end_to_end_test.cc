@@ -292,5 +292,27 @@ TEST(HoldEndToEndTest, WhatCannotBe) {
   EXPECT_THAT(std::string(other.message()), HasSubstr("holds generation 1"));
 }
 
+// A replica that came back without the generation cannot have it announced again: who has it reads it no more.
+TEST(HoldEndToEndTest, WhatAReplicaThatCameBackLacksIsReleasedByThoseWhoHaveIt) {
+  for (const auto& [name, transport] : Ways()) {
+    SCOPED_TRACE(name);
+    JobConfig config;
+    config.transport = transport;
+    config.holding = {0, 1};
+    config.rejoin_ns = 60'000'000'000;
+    Job job(Replicas(), config);
+    ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
+    ASSERT_EQ(job.Publish(1), absl::OkStatus());
+    ASSERT_EQ(FirstError(job.Take(1)), absl::OkStatus());
+    job.KillPublisher(0);
+    ASSERT_EQ(job.JoinPublisher(0), absl::OkStatus());
+    ASSERT_EQ(job.publisher(1).AwaitRelease(1, Soon()), absl::OkStatus());
+    for (uint64_t generation : {2, 3}) {
+      ASSERT_EQ(job.Round(generation), absl::OkStatus());
+      ASSERT_EQ(job.Difference(), "");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headrace

@@ -250,13 +250,20 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       edges = (*made)->plan->DigestsOf(self());
       keys = ToList(KeysOf(**made, slots_));
     }
-    // kStaleEpoch: another one began, whose turn is next.
-    (void)Step([&](int64_t now, MemberActions* actions) {
-      if (made.ok()) publisher().CompareBy((*made)->plan->Named((*made)->replicas), (*made)->replica_sums);
-      absl::Status planned = session().Planned(effect.epoch, edges, now, actions, keys);
-      if (planned.ok() && made.ok()) planned_ = *std::move(made);
-      return planned;
-    });
+    for (bool again = true; again;) {
+      // kStaleEpoch: another one began, whose turn is next.
+      (void)Step([&](int64_t now, MemberActions* actions) {
+        // A standby's worker may have committed something else meanwhile.
+        again = standby_ && made.ok() && session().epoch() == effect.epoch &&
+                publisher().generation_in(0) != (*made)->summed_generation;
+        if (again) return absl::OkStatus();
+        if (made.ok()) publisher().CompareBy((*made)->plan->Named((*made)->replicas), (*made)->replica_sums);
+        absl::Status planned = session().Planned(effect.epoch, edges, now, actions, keys);
+        if (planned.ok() && made.ok()) planned_ = *std::move(made);
+        return planned;
+      });
+      if (again) SumAgain(made->get(), 0);
+    }
   }
 
   // The sums of what a slot holds, for a new epoch. What was damaged since the last one's were made must not be summed
@@ -267,10 +274,11 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     std::vector<uint64_t> replica_sums;
     {
       std::lock_guard<std::mutex> lock(mutex());
-      if (publisher().generation_in(slot) == 0) return;
+      generation = publisher().generation_in(slot);
+      epoch->summed_generation = generation;
+      if (generation == 0) return;
       last = planned_;
       replica_sums = last ? last->replica_sums[slot] : std::vector<uint64_t>();
-      generation = publisher().generation_in(slot);
       summing_ = true;
     }
     // What a standby holds was checked when its worker took it, and no sums were kept.
@@ -331,7 +339,9 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     }
     std::lock_guard<std::mutex> lock(transport_mutex_);
     while (slots_.size() < (hold_ ? 1 : kSnapshotSlots)) {
-      HR_ASSIGN_OR_RETURN(slots_.emplace_back(), transport_->AllocateRegion(epoch->writer->layout().bytes()));
+      HR_ASSIGN_OR_RETURN(auto slot, transport_->AllocateRegion(epoch->writer->layout().bytes()));
+      std::lock_guard<std::mutex> lock(mutex());
+      slots_.push_back(std::move(slot));
     }
     HR_ASSIGN_OR_RETURN(epoch->sums, transport_->AllocateRegion(epoch->writer->sums_layout().bytes()));
     if (!maps_) {
@@ -421,8 +431,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   const bool standby_;
   const bool maps_;
   std::mutex transport_mutex_;  // transports that map: between the thread that plans and the one that sends
-  // Written by the thread that plans, before anybody else knows of them.
-  std::vector<std::unique_ptr<Region>> slots_;
+  std::vector<std::unique_ptr<Region>> slots_;  // written by the thread that plans, under the lock
 
   // Under the lock.
   std::shared_ptr<PublisherEpoch> planned_;  // of the newest epoch that was planned

@@ -47,7 +47,15 @@ void PublisherSession::HandleReady(const proto::EpochReady& ready, int64_t, Memb
     slot.announced = false;
     // What is newer than the newest may still be completed by the others; what is older never.
     const bool wanted = slot.generation != 0 && (slot.generation == newest || slot.generation == last_published_);
-    SetLeases(i, !slot.writing && wanted ? receivers_ : Leases(), actions);
+    Leases leases = !slot.writing && wanted ? receivers_ : Leases();
+    // Nobody waits for the weights to be read by those who have them. Should others complete that generation, after
+    // all, everybody is told (HandleAnnounced).
+    if (options_.layout.hold() && slot.generation > newest)
+      for (const proto::EngineCommitted& committed : ready.committed())
+        std::erase_if(leases, [&](const MemberKey& receiver) {
+          return receiver.engine == committed.engine() && committed.generation() >= slot.generation;
+        });
+    SetLeases(i, std::move(leases), actions);
   }
   if (void_generation_ != 0) SendVoid(actions);
   GrantSlot(actions);
@@ -159,16 +167,19 @@ bool PublisherSession::released(uint64_t generation) const {
 absl::Status PublisherSession::TakeBack(uint64_t generation, MemberActions* actions) {
   if (generation_in(0) != generation) return absl::OkStatus();
   const bool was_released = released(generation);
+  // What was not announced in this epoch the coordinator counts on.
+  const bool counted_on = phase() == Phase::kReady && !slots_[0].announced;
   void_why_ =
       Error(ErrorCode::kDeadline,
             absl::StrCat(NameOf(options_.self), " took generation ", generation, " back, since its weights change: ",
                          phase() == Phase::kReady ? LeaseList() : absl::StrCat("no epoch is ready, ", WaitingFor())));
   slots_[0] = Slot{};
   if (options_.self.is_standby()) SendHeartbeat(actions);
-  if (was_released || !status().ok()) return was_released ? absl::OkStatus() : void_why_;
+  const absl::Status result = was_released ? absl::OkStatus() : void_why_;
+  if (!status().ok() || (was_released && !counted_on)) return result;
   void_generation_ = generation;
   if (phase() == Phase::kReady) SendVoid(actions);
-  return void_why_;
+  return result;
 }
 
 void PublisherSession::SendVoid(MemberActions* actions) {
@@ -241,6 +252,7 @@ absl::Status PublisherSession::HandleAnnounced(const proto::Announced& announced
                                   NameOf(options_.self), ", which does not hold it"));
   last_announced_ = generation;
   slots_[slot].announced = true;
+  if (options_.layout.hold()) slots_[slot].leases = receivers_;
   actions->effects.push_back(std::move(effect));
   return absl::OkStatus();
 }
