@@ -21,6 +21,14 @@ step() {
   if "$@"; then passed=$((passed + 1)); else fail "$name"; fi
 }
 
+# Whether all that a target failed by, before it passed, was LeakSanitizer itself: its tracer crashes now and then where
+# a thread ends just then.
+leak_checker_crashed() {
+  local path=${1#//} logs
+  mapfile -t logs < <(find ".bazel/testlogs/${path/://}/" -path '*/test_attempts/*.log')
+  [ ${#logs[@]} -gt 0 ] && [ -z "$(grep -L 'LeakSanitizer has encountered a fatal error' "${logs[@]}")" ]
+}
+
 # Bazel tests: each target counts.
 bazel_tests() {
   local name=$1
@@ -32,7 +40,13 @@ bazel_tests() {
   ok=$(grep -cE '^//.* PASSED in ' "$log")
   bad=$(grep -cE '^//.* (FAILED|TIMEOUT|NO STATUS|FLAKY)' "$log")
   passed=$((passed + ok))
-  while read -r target; do fail "$target ($name)"; done < <(grep -E '^//.* (FAILED|TIMEOUT|NO STATUS|FLAKY)' "$log" | cut -d' ' -f1)
+  while read -r target how _; do
+    if [[ $how == FLAKY* ]] && leak_checker_crashed "$target"; then
+      ok=$((ok + 1)) passed=$((passed + 1))
+    else
+      fail "$target ($name)"
+    fi
+  done < <(grep -E '^//.* (FAILED|TIMEOUT|NO STATUS|FLAKY)' "$log")
   # A build that broke, or no test at all, must not pass.
   if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ "$ok" -eq 0 ]; }; then fail "$name"; fi
 }
