@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "loader/ring_outlet.h"
+#include "loader/pack_ring.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -58,7 +58,7 @@ absl::Status Incoming::ConnectToHeld(const std::string& address, const RegionKey
                                      int64_t chunk_bytes, absl::Time deadline, Publisher* publisher) {
   const PeerId peer = next_peers_.at(address);
   HR_ASSIGN_OR_RETURN(publisher->ring, PackRingReader::Create(transport_, peer, keys.rings.at(self),
-                                                              RingOptions(chunk_bytes), deadline));
+                                                              PackRingOptions::OfChunks(chunk_bytes), deadline));
   publisher->means = {publisher->ring->key(), transport_->CheckRead(peer).ok()};
   for (const auto& [buffer, key] : keys.memory) {
     publisher->means.reads &= !key.empty();

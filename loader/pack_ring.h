@@ -38,6 +38,9 @@ struct PackRingOptions {
   int slots = 4;  // a power of two, at most 64
   int64_t slot_bytes = 256 << 10;
 
+  // The rings between publishers that hold their weights and receivers, whose chunks are of one size.
+  static PackRingOptions OfChunks(int64_t chunk_bytes) { return {.slot_bytes = chunk_bytes}; }
+
   // Bytes of the writer's region; the reader's is one page.
   int64_t region_bytes() const { return 4096 + slots * slot_bytes; }
 };

@@ -96,8 +96,10 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     // Whoever released it has taken, or will drop, all that is under way to it.
     const absl::Time patience = absl::Now() + (taken.ok() ? kSettleTime : absl::ZeroDuration());
     for (bool dropped = false; !Quiet();) {
-      if (!dropped && absl::Now() >= patience && sending_ != nullptr) sending_->Drop();
-      dropped |= absl::Now() >= patience;
+      if (!dropped && absl::Now() >= patience) {
+        DropAll();
+        dropped = true;
+      }
       // Short, and whatever becomes of the session: these threads read the weights.
       absl::SleepFor(absl::Milliseconds(1));
     }
@@ -305,6 +307,12 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
                               " holds generation ", held, ": wait for that one before the weights change"));
   }
 
+  // The thread that plans may only now be making the one that sends.
+  void DropAll() {
+    std::lock_guard<std::mutex> lock(mutex());
+    if (sending_ != nullptr) sending_->Drop();
+  }
+
   // Whether none of our threads reads the weights that are held.
   bool Quiet() {
     std::lock_guard<std::mutex> lock(mutex());
@@ -368,6 +376,11 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     return memory;
   }
 
+  void StartSending(std::unique_ptr<Outlet> outlet) {
+    std::lock_guard<std::mutex> lock(mutex());
+    sending_ = std::make_unique<Sending>(std::move(outlet), [this] { Notify(); });
+  }
+
   absl::Status PrepareMessages(uint64_t number, PublisherEpoch* epoch) {
     HR_ASSIGN_OR_RETURN(epoch->tags, StreamTags::Create(*transport_, epoch->plan->plan(), number));
     for (const Edge& edge : epoch->plan->EdgesOf(self())) {
@@ -377,13 +390,12 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     if (sending_ != nullptr) return absl::OkStatus();
     HR_ASSIGN_OR_RETURN(auto outlet,
                         MessageOutlet::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes));
-    std::lock_guard<std::mutex> lock(mutex());
-    sending_ = std::make_unique<Sending>(std::move(outlet), [this] { Notify(); });
+    StartSending(std::move(outlet));
     return absl::OkStatus();
   }
 
   absl::Status PrepareRings(const std::map<int, const std::byte*>& memory, PublisherEpoch* epoch) {
-    const PackRingOptions ring = RingOptions(options_.chunk_bytes);
+    const PackRingOptions ring = PackRingOptions::OfChunks(options_.chunk_bytes);
     const std::set<MemberKey> receivers = ReceiversOf(*epoch->plan, options_.rank);
     const int64_t needed = static_cast<int64_t>(receivers.size()) * ring.slots * ring.slot_bytes;
     if (needed > options_.staging_bytes) {
@@ -405,8 +417,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     }
     if (sending_ != nullptr) return absl::OkStatus();
     auto outlet = std::make_unique<RingOutlet>(transport_.get(), &transport_mutex_, options_.chunk_bytes);
-    std::lock_guard<std::mutex> lock(mutex());
-    sending_ = std::make_unique<Sending>(std::move(outlet), [this] { Notify(); });
+    StartSending(std::move(outlet));
     return absl::OkStatus();
   }
 

@@ -14,12 +14,6 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 
 }  // namespace
 
-PackRingOptions RingOptions(int64_t chunk_bytes) {
-  PackRingOptions options;
-  options.slot_bytes = chunk_bytes;
-  return options;
-}
-
 void RingOutlet::Begin(std::shared_ptr<PublisherEpoch> epoch) {
   active_.clear();
   connected_.clear();
@@ -98,7 +92,7 @@ void RingOutlet::PackInto(Active* active, absl::Span<std::byte> slot) {
 bool RingOutlet::Pack(Active* active) {
   bool packed = false;
   // A ring's worth a turn: no receiver waits for another one's whole edge.
-  for (int i = 0; i < RingOptions(chunk_bytes_).slots && !active->over(); ++i) {
+  for (int i = 0; i < PackRingOptions::OfChunks(chunk_bytes_).slots && !active->over(); ++i) {
     const auto slot = active->ring->TryAcquire();
     if (!slot.ok()) {
       active->edge = active->edges.size();

@@ -20,9 +20,6 @@
 
 namespace headrace {
 
-// The rings of all receivers of a publisher: their slots are messages of `chunk_bytes`.
-PackRingOptions RingOptions(int64_t chunk_bytes);
-
 class RingOutlet : public Outlet {
  public:
   // Keeps `transport`, which is used under `transport_mutex`.

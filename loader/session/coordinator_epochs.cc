@@ -57,8 +57,7 @@ bool Coordinator::AllPublishersHere() const {
 
 bool Coordinator::PublisherComes() const {
   return std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.first.role == proto::PUBLISHER && !entry.first.is_standby() && entry.second.has_layout &&
-           !entry.second.in_epoch;
+    return entry.first.is_trainer() && entry.second.has_layout && !entry.second.in_epoch;
   });
 }
 
@@ -79,7 +78,7 @@ std::set<MemberKey> Coordinator::Sources() const {
   std::map<int, std::set<uint64_t>> held;  // by complete engine: what each worker's standby holds, 0: none is there
   uint64_t newest = 0;
   for (const auto& [key, member] : members_) {
-    if (key.role == proto::PUBLISHER && !key.is_standby() && member.has_layout) return {};  // a trainer
+    if (key.is_trainer() && member.has_layout) return {};
     if (key.role != proto::RECEIVER || !EngineComplete(key.engine)) continue;
     const auto standby = members_.find(MemberKey::Standby(key.engine, key.rank));
     const bool there = standby != members_.end() && standby->second.has_layout;
@@ -103,9 +102,7 @@ std::vector<MemberKey> Coordinator::NextMembers() const {
   std::vector<MemberKey> next;
   for (const auto& [key, member] : members_) {
     if (!member.has_layout) continue;
-    const bool takes_part = key.is_standby()               ? sources.contains(key)
-                            : key.role == proto::PUBLISHER ? true
-                                                           : EngineComplete(key.engine);
+    const bool takes_part = key.is_trainer() || (key.is_standby() ? sources.contains(key) : EngineComplete(key.engine));
     if (takes_part) next.push_back(key);
   }
   return next;
@@ -229,7 +226,7 @@ void Coordinator::PlanFailed(const absl::Status& why, int64_t now_ns, Coordinato
   // Publishers that come back one by one wait for each other, and so do engines that come with them.
   const bool some_back = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
     const auto& [key, member] = entry;
-    return key.role == proto::PUBLISHER && !key.is_standby() && member.in_epoch && !member.settled;
+    return key.is_trainer() && member.in_epoch && !member.settled;
   });
   if (some_back && !AllPublishersHere()) return Suspend(why, now_ns, actions);
   // Whoever came last brought it about: engines first, since a publisher can only add to what is there.

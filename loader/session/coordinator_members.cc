@@ -31,8 +31,7 @@ std::vector<MemberKey> Coordinator::FirstMembers() const {
 }
 
 bool Coordinator::IsFirst(const MemberKey& key) const {
-  if (key.role == proto::PUBLISHER) return !key.is_standby();
-  return key.engine < static_cast<int>(options_.workers.size());
+  return key.is_trainer() || (key.role == proto::RECEIVER && key.engine < static_cast<int>(options_.workers.size()));
 }
 
 absl::Status Coordinator::CheckHello(const proto::Envelope& message) const {

@@ -38,6 +38,7 @@ struct MemberKey {
   // The publisher that an engine worker is when no trainer is left (loader/standby.h): 0 <= engine < kMostEngines,
   // 0 <= worker < kFirstStandby.
   static MemberKey Standby(int engine, int worker) { return Publisher(kFirstStandby * (engine + 1) + worker); }
+  bool is_trainer() const { return role == proto::PUBLISHER && rank < kFirstStandby; }
   bool is_standby() const { return role == proto::PUBLISHER && rank >= kFirstStandby; }
   MemberKey worker_of_standby() const { return Receiver(rank / kFirstStandby - 1, rank % kFirstStandby); }
   static MemberKey From(const proto::MemberId& id) { return {id.role(), id.engine(), id.rank()}; }
