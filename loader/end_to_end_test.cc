@@ -7,9 +7,8 @@
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
+#include "loader/testing/transports.h"
 #include "loader/testing/two_engines.h"
-#include "loader/transport/factory.h"
-#include "loader/transport/host/host.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
 #include "planner/testing/random_manifest.h"
@@ -20,8 +19,11 @@ namespace {
 using ::testing::AllOf;
 using testing::FirstError;
 using ::testing::HasSubstr;
+using testing::HasUcx;
 using testing::Job;
 using testing::JobConfig;
+using testing::OnMemory;
+using testing::OnTransport;
 using testing::SideMemory;
 using testing::Soon;
 using testing::TwoEngines;
@@ -29,30 +31,6 @@ using testing::TwoEngines;
 void ExpectError(const absl::Status& status, ErrorCode code, const std::string& a = "", const std::string& b = "") {
   EXPECT_TRUE(HasCode(status, code)) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(a), HasSubstr(b)));
-}
-
-// A fabric that outlives the endpoints that it made.
-std::function<std::unique_ptr<Transport>()> Memory(bool map) {
-  MemoryOptions options;
-  options.map = map;
-  auto fabric = std::make_shared<MemoryFabric>(options);
-  return [fabric] { return fabric->NewEndpoint(); };
-}
-
-std::unique_ptr<Transport> HostTransport() {
-  auto transport = NewHostTransport();
-  EXPECT_TRUE(transport.ok()) << transport.status();
-  return *std::move(transport);
-}
-
-// Null where UCX is not installed.
-std::function<std::unique_ptr<Transport>()> Ucx() {
-  if (!NewTransport("ucx").ok()) return nullptr;
-  return [] {
-    auto transport = NewTransport("ucx");
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return *std::move(transport);
-  };
 }
 
 struct Way {
@@ -64,11 +42,11 @@ struct Way {
 std::vector<Way> Ways() {
   const std::vector<Shadow> hosts = {Shadow::kHost, Shadow::kHost}, off = {Shadow::kOff, Shadow::kOff},
                             mixed = {Shadow::kOff, Shadow::kHost};
-  std::vector<Way> ways = {{"mapped, shadow", Memory(true), hosts},   {"mapped, in place", Memory(true), off},
-                           {"streams, shadow", Memory(false), hosts}, {"streams, in place", Memory(false), off},
-                           {"streams, mixed", Memory(false), mixed},  {"host, shadow", HostTransport, hosts},
-                           {"host, mixed", HostTransport, mixed}};
-  if (auto ucx = Ucx()) ways.push_back({"ucx, mixed", ucx, mixed});
+  std::vector<Way> ways = {{"mapped, shadow", OnMemory(true), hosts},   {"mapped, in place", OnMemory(true), off},
+                           {"streams, shadow", OnMemory(false), hosts}, {"streams, in place", OnMemory(false), off},
+                           {"streams, mixed", OnMemory(false), mixed},  {"host, shadow", OnTransport("host"), hosts},
+                           {"host, mixed", OnTransport("host"), mixed}};
+  if (HasUcx()) ways.push_back({"ucx, mixed", OnTransport("ucx"), mixed});
   return ways;
 }
 
@@ -105,7 +83,7 @@ TEST(EndToEndTest, RandomManifests) {
     const Manifest m = RandomManifest(random);
     if (SourcesContradict(m)) continue;
     JobConfig config;
-    config.transport = Memory(seed % 2 == 0);
+    config.transport = OnMemory(seed % 2 == 0);
     config.shadow = {seed % 3 == 0 ? Shadow::kOff : Shadow::kHost};
     config.chunk_bytes = 64;
     config.seed = seed;
@@ -122,7 +100,7 @@ TEST(EndToEndTest, RandomManifests) {
 // The trainer runs ahead by both slots while the engines are busy.
 TEST(EndToEndTest, PublishingAhead) {
   JobConfig config;
-  config.transport = Memory(false);
+  config.transport = OnMemory(false);
   Job job(TwoEngines(), config);
   ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
   for (uint64_t generation = 1; generation < 12; generation += 2) {
@@ -197,7 +175,7 @@ TEST(EndToEndTest, AWorkerIsInterruptedWhileItWaitsForBytes) {
   MemoryFabric fabric(memory);
   const auto endpoint = [&] { return fabric.NewEndpoint(); };
   std::vector<Way> ways = {{"lost", endpoint, {Shadow::kHost}}, {"held", endpoint, {Shadow::kOff}}};
-  if (auto ucx = Ucx()) ways.push_back({"held, ucx", ucx, {Shadow::kHost}});
+  if (HasUcx()) ways.push_back({"held, ucx", OnTransport("ucx"), {Shadow::kHost}});
   for (const Way& way : ways) {
     SCOPED_TRACE(way.name);
     JobConfig config;
@@ -242,7 +220,7 @@ TEST(EndToEndTest, AWorkerIsInterruptedWhileItWaitsForBytes) {
 TEST(EndToEndTest, ADeadMemberIsNamed) {
   for (bool map : {true, false}) {
     JobConfig config;
-    config.transport = Memory(map);
+    config.transport = OnMemory(map);
     Job publisher_dies(TwoEngines(), config);
     ASSERT_EQ(FirstError(publisher_dies.Join()), absl::OkStatus());
     ASSERT_EQ(publisher_dies.Round(1), absl::OkStatus());
@@ -307,7 +285,7 @@ TEST(EndToEndTest, NoGenerationByTheDeadlineSaysWhatIsWaitedFor) {
 TEST(EndToEndTest, ASlowReceiverIsNamedByPublish) {
   for (bool map : {true, false}) {
     JobConfig config;
-    config.transport = Memory(map);
+    config.transport = OnMemory(map);
     Job job(TwoEngines(), config);
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
     ASSERT_EQ(job.Publish(1), absl::OkStatus());
@@ -333,7 +311,7 @@ TEST(EndToEndTest, ASlowReceiverIsNamedByPublish) {
 TEST(EndToEndTest, AReceiverThatLeftIsNamed) {
   for (bool map : {true, false}) {
     JobConfig config;
-    config.transport = Memory(map);
+    config.transport = OnMemory(map);
     Job job(TwoEngines(), config);
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
     ASSERT_EQ(job.Round(1), absl::OkStatus());
@@ -427,11 +405,11 @@ TEST(EndToEndTest, AWrongTokenIsRefusedAtOnce) {
   Job job(TwoEngines(), {});
   ReceiverOptions receiver = job.OptionsOfReceiver(0);
   receiver.job.token = "guessed";
-  ExpectError(Receiver::Join(receiver, job.ReceiverPart(0), job.ReceiverMemory(0), Memory(true)()).status(),
+  ExpectError(Receiver::Join(receiver, job.ReceiverPart(0), job.ReceiverMemory(0), OnMemory(true)()).status(),
               ErrorCode::kUnauthenticated);
   PublisherOptions publisher = job.OptionsOfPublisher(0);
   publisher.job.token = "guessed";
-  ExpectError(Publisher::Join(publisher, job.PublisherPart(0), job.PublisherMemory(0), Memory(true)()).status(),
+  ExpectError(Publisher::Join(publisher, job.PublisherPart(0), job.PublisherMemory(0), OnMemory(true)()).status(),
               ErrorCode::kUnauthenticated);
 }
 
@@ -441,14 +419,14 @@ TEST(EndToEndTest, NobodyAtTheAddress) {
   job.coordinator().Stop();
   options.job.coordinator = "127.0.0.1:1";
   options.job.connect_timeout = absl::Milliseconds(100);
-  ExpectError(Receiver::Join(options, job.ReceiverPart(0), job.ReceiverMemory(0), Memory(true)()).status(),
+  ExpectError(Receiver::Join(options, job.ReceiverPart(0), job.ReceiverMemory(0), OnMemory(true)()).status(),
               ErrorCode::kPeerLost, "127.0.0.1:1");
 }
 
 TEST(EndToEndTest, MemoryThatIsNotWhatWasDeclared) {
   Job job(TwoEngines(), {});
   const auto join = [&](const std::map<std::string, BufferMemory>& memory) {
-    return Receiver::Join(job.OptionsOfReceiver(2), job.ReceiverPart(2), memory, Memory(true)()).status();
+    return Receiver::Join(job.OptionsOfReceiver(2), job.ReceiverPart(2), memory, OnMemory(true)()).status();
   };
   auto missing = job.ReceiverMemory(2), shape = missing, strides = missing, null = missing, tied = missing;
   missing.erase("norm");
@@ -472,7 +450,7 @@ TEST(EndToEndTest, StoragesThatLieApart) {
   Job job(m, {});
   auto memory = job.ReceiverMemory(0);
   memory["b"].data += 4;
-  ExpectError(Receiver::Join(job.OptionsOfReceiver(0), job.ReceiverPart(0), memory, Memory(true)()).status(),
+  ExpectError(Receiver::Join(job.OptionsOfReceiver(0), job.ReceiverPart(0), memory, OnMemory(true)()).status(),
               ErrorCode::kDestinationMoved, "\"b\"", "\"a\"");
   ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
   ASSERT_EQ(job.Round(1), absl::OkStatus());
@@ -482,9 +460,10 @@ TEST(EndToEndTest, StoragesThatLieApart) {
 TEST(EndToEndTest, APublisherWithoutItsMemory) {
   Job job(WholeManifest({{"a", {4}, Dtype::kF32}}), {});
   const auto statuses = testing::ForAll(2, [&](size_t i) {
-    return i == 0 ? Publisher::Join(job.OptionsOfPublisher(0), job.PublisherPart(0), {}, Memory(true)()).status()
-                  : Receiver::Join(job.OptionsOfReceiver(0), job.ReceiverPart(0), job.ReceiverMemory(0), Memory(true)())
-                        .status();
+    return i == 0
+               ? Publisher::Join(job.OptionsOfPublisher(0), job.PublisherPart(0), {}, OnMemory(true)()).status()
+               : Receiver::Join(job.OptionsOfReceiver(0), job.ReceiverPart(0), job.ReceiverMemory(0), OnMemory(true)())
+                     .status();
   });
   ExpectError(statuses[0], ErrorCode::kInvalidOption, "\"a\"");
   EXPECT_FALSE(statuses[1].ok());

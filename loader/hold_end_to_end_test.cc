@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
+#include "loader/testing/transports.h"
 #include "loader/testing/two_engines.h"
-#include "loader/transport/factory.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
 #include "planner/testing/manifest_parts.h"
@@ -23,35 +23,27 @@ namespace {
 using testing::FirstError;
 using testing::ForAll;
 using ::testing::HasSubstr;
+using testing::HasUcx;
 using testing::Job;
 using testing::JobConfig;
+using testing::MakeTransport;
+using testing::OnMemory;
+using testing::OnTransport;
 using testing::Soon;
 using testing::TwoEngines;
 
-using MakeTransport = std::function<std::unique_ptr<Transport>()>;
-
-MakeTransport Memory(bool map, bool read = true) {
+MemoryOptions NotRead() {
   MemoryOptions options;
-  options.map = map;
-  options.read = read;
-  auto fabric = std::make_shared<MemoryFabric>(options);
-  return [fabric] { return fabric->NewEndpoint(); };
-}
-
-MakeTransport Named(const std::string& name) {
-  return [name] {
-    auto transport = NewTransport(name);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return *std::move(transport);
-  };
+  options.read = false;
+  return options;
 }
 
 std::vector<std::pair<std::string, MakeTransport>> Ways() {
-  std::vector<std::pair<std::string, MakeTransport>> ways = {{"mapped", Memory(true)},
-                                                             {"mapped, not read", Memory(true, false)},
-                                                             {"messages", Memory(false)},
-                                                             {"host", Named("host")}};
-  if (NewTransport("ucx").ok()) ways.emplace_back("ucx", Named("ucx"));
+  std::vector<std::pair<std::string, MakeTransport>> ways = {{"mapped", OnMemory(true)},
+                                                             {"mapped, not read", OnMemory(NotRead())},
+                                                             {"messages", OnMemory(false)},
+                                                             {"host", OnTransport("host")}};
+  if (HasUcx()) ways.emplace_back("ucx", OnTransport("ucx"));
   return ways;
 }
 
@@ -91,7 +83,7 @@ TEST(HoldEndToEndTest, RandomManifests) {
     Manifest m = RandomManifest(random, options);
     if (SourcesContradict(m)) continue;
     JobConfig config;
-    config.transport = Memory(seed % 3 != 0);
+    config.transport = OnMemory(seed % 3 != 0);
     config.chunk_bytes = 64;
     config.staging_bytes = 64 << 10;
     config.seed = seed;
@@ -267,7 +259,7 @@ TEST(HoldEndToEndTest, DescriptorsStayWhenAReceiverComesBack) {
 }
 
 TEST(HoldEndToEndTest, WhatCannotBe) {
-  JobConfig converts = ConfigOf(Memory(true));
+  JobConfig converts = ConfigOf(OnMemory(true));
   converts.holding = {0};
   Job job(TwoEngines(), converts);
   const auto joined =
@@ -275,14 +267,14 @@ TEST(HoldEndToEndTest, WhatCannotBe) {
   EXPECT_TRUE(HasCode(joined.status(), ErrorCode::kInvalidOption)) << joined.status();
   EXPECT_THAT(std::string(joined.status().message()), HasSubstr("\"q.lower\""));
 
-  JobConfig tight = ConfigOf(Memory(true));
+  JobConfig tight = ConfigOf(OnMemory(true));
   tight.staging_bytes = 3 * 4 * tight.chunk_bytes - 1;
   Job small(TwoEngines(), tight);
   const absl::Status status = FirstError(small.Join());
   EXPECT_TRUE(HasCode(status, ErrorCode::kStagingTooSmall)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("takes 3072 bytes; staging_bytes is 3071"));
 
-  Job early(TwoEngines(), ConfigOf(Memory(true)));
+  Job early(TwoEngines(), ConfigOf(OnMemory(true)));
   ASSERT_EQ(FirstError(early.Join()), absl::OkStatus());
   ASSERT_EQ(early.Publish(1), absl::OkStatus());
   EXPECT_TRUE(HasCode(early.publisher(1).Publish(2, Soon()), ErrorCode::kInvalidOption));

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
+#include "loader/testing/transports.h"
 #include "loader/testing/two_engines.h"
 #include "planner/status.h"
 #include "planner/testing/manifest_parts.h"
@@ -20,6 +21,7 @@ using testing::FirstError;
 using ::testing::HasSubstr;
 using testing::Job;
 using testing::JobConfig;
+using testing::OnMemory;
 using testing::Soon;
 using testing::TwoEngines;
 
@@ -28,13 +30,6 @@ constexpr int64_t kMinute = 60'000'000'000;
 void ExpectError(const absl::Status& status, ErrorCode code, const std::string& a = "", const std::string& b = "") {
   EXPECT_TRUE(HasCode(status, code)) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(a), HasSubstr(b)));
-}
-
-std::function<std::unique_ptr<Transport>()> Memory(bool map) {
-  MemoryOptions options;
-  options.map = map;
-  auto fabric = std::make_shared<MemoryFabric>(options);
-  return [fabric] { return fabric->NewEndpoint(); };
 }
 
 // Two publishers that each hold everything, and an engine of two workers.
@@ -62,7 +57,7 @@ TEST(MembershipTest, AReplicaTakesOverBeforeAGenerationIsRead) {
     for (size_t victim : {0, 1}) {
       SCOPED_TRACE(::testing::Message() << "map " << way.map << ", publisher " << victim);
       JobConfig config;
-      config.transport = Memory(way.map);
+      config.transport = OnMemory(way.map);
       config.shadow = {way.shadow};
       Job job(Replicas(), config);
       ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
@@ -85,7 +80,7 @@ TEST(MembershipTest, AReplicaTakesOverBeforeAGenerationIsRead) {
 TEST(MembershipTest, AReplicaTakesOverInTheMiddleOfAGeneration) {
   for (const Shadow shadow : {Shadow::kHost, Shadow::kOff}) {
     JobConfig config;
-    config.transport = Memory(false);
+    config.transport = OnMemory(false);
     config.shadow = {shadow};
     config.chunk_bytes = 64;
     config.staging_bytes = 192;
@@ -121,7 +116,7 @@ TEST(MembershipTest, AReplicaTakesOverAlsoWhenAnotherEngineIsSlowToCommit) {
   for (const TensorSpec& tensor : m.tensors) m.destination.push_back(WholeBuffer(2, tensor));
   m.topology.destination.push_back({2, "", "", "e1"});
   JobConfig config;
-  config.transport = Memory(false);
+  config.transport = OnMemory(false);
   config.chunk_bytes = 64;
   config.staging_bytes = 192;
   config.heartbeat_timeout_ns = 4'000'000'000;  // how long the epoch waits
@@ -153,7 +148,7 @@ TEST(MembershipTest, AReplicaTakesOverAlsoWhenAnotherEngineIsSlowToCommit) {
 TEST(MembershipTest, ALateEngineTakesTheNewestGeneration) {
   for (bool map : {true, false}) {
     JobConfig config;
-    config.transport = Memory(map);
+    config.transport = OnMemory(map);
     config.late_engines = {0, 1};
     Job job(TwoEngines(), config);
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
@@ -180,7 +175,7 @@ TEST(MembershipTest, ALateEngineTakesTheNewestGeneration) {
 TEST(MembershipTest, AnEngineThatDiesHurtsNoOther) {
   for (bool map : {true, false}) {
     JobConfig config;
-    config.transport = Memory(map);
+    config.transport = OnMemory(map);
     Job job(TwoEngines(), config);
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
     ASSERT_EQ(job.Round(1), absl::OkStatus());
@@ -208,7 +203,7 @@ TEST(MembershipTest, APublisherWithoutAReplicaIsWaitedFor) {
   for (const Way& way : kWays) {
     SCOPED_TRACE(::testing::Message() << "map " << way.map);
     JobConfig config;
-    config.transport = Memory(way.map);
+    config.transport = OnMemory(way.map);
     config.shadow = {way.shadow, way.shadow};
     config.rejoin_ns = 10 * kMinute;
     Job job(TwoEngines(), config);
@@ -238,7 +233,7 @@ TEST(MembershipTest, ACoordinatorIsRebuiltFromItsMembers) {
   for (const Way& way : kWays) {
     SCOPED_TRACE(::testing::Message() << "map " << way.map);
     JobConfig config;
-    config.transport = Memory(way.map);
+    config.transport = OnMemory(way.map);
     config.shadow = {way.shadow, way.shadow};
     config.rejoin_ns = 10 * kMinute;
     Job job(TwoEngines(), config);
@@ -276,7 +271,7 @@ TEST(MembershipTest, ACoordinatorIsRebuiltFromItsMembers) {
 TEST(MembershipTest, WhatWasAnnouncedAndIsGoneSaysWhy) {
   for (bool map : {true, false}) {
     JobConfig config;
-    config.transport = Memory(map);
+    config.transport = OnMemory(map);
     config.rejoin_ns = 10 * kMinute;
     Job job(TwoEngines(), config);
     ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());

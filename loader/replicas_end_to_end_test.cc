@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
-#include "loader/transport/factory.h"
+#include "loader/testing/transports.h"
 #include "planner/plan.h"
 #include "planner/status.h"
 #include "planner/testing/manifest_parts.h"
@@ -20,39 +20,26 @@ namespace {
 
 using testing::FirstError;
 using ::testing::HasSubstr;
+using testing::HasUcx;
 using testing::Job;
 using testing::JobConfig;
+using testing::MakeTransport;
+using testing::OnMemory;
+using testing::OnTransport;
 using testing::SideMemory;
 using testing::Soon;
 
-using Endpoints = std::function<std::unique_ptr<Transport>()>;
-
-Endpoints Memory(bool map) {
-  MemoryOptions options;
-  options.map = map;
-  auto fabric = std::make_shared<MemoryFabric>(options);
-  return [fabric] { return fabric->NewEndpoint(); };
-}
-
-Endpoints Named(const std::string& name) {
-  return [name] {
-    auto transport = NewTransport(name);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return *std::move(transport);
-  };
-}
-
 struct Way {
   std::string name;
-  Endpoints transport;
+  MakeTransport transport;
   Shadow shadow;
 };
 
 std::vector<Way> Ways() {
-  std::vector<Way> ways = {{"mapped, shadow", Memory(true), Shadow::kHost},
-                           {"streams, in place", Memory(false), Shadow::kOff},
-                           {"host, in place", Named("host"), Shadow::kOff}};
-  if (NewTransport("ucx").ok()) ways.push_back({"ucx, shadow", Named("ucx"), Shadow::kHost});
+  std::vector<Way> ways = {{"mapped, shadow", OnMemory(true), Shadow::kHost},
+                           {"streams, in place", OnMemory(false), Shadow::kOff},
+                           {"host, in place", OnTransport("host"), Shadow::kOff}};
+  if (HasUcx()) ways.push_back({"ucx, shadow", OnTransport("ucx"), Shadow::kHost});
   return ways;
 }
 
@@ -243,7 +230,7 @@ TEST(ReplicasEndToEndTest, AnEngineThatComesLaterIsNotGivenWhatDiffers) {
     SCOPED_TRACE(hold ? "held" : "snapshots");
     JobConfig config;
     if (hold) config.holding = {0, 1};
-    config.transport = Memory(true);
+    config.transport = OnMemory(true);
     config.late_engines = {1};
     config.rejoin_ns = 60'000'000'000;
     Job job(m, config);

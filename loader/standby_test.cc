@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
-#include "loader/transport/factory.h"
+#include "loader/testing/transports.h"
 #include "planner/status.h"
 #include "planner/testing/manifest_parts.h"
 
@@ -19,31 +19,18 @@ namespace {
 
 using testing::FirstError;
 using testing::ForAll;
+using testing::HasUcx;
 using testing::Job;
 using testing::JobConfig;
+using testing::MakeTransport;
+using testing::OnMemory;
+using testing::OnTransport;
 using testing::Soon;
-
-using MakeTransport = std::function<std::unique_ptr<Transport>()>;
-
-MakeTransport Memory(bool map) {
-  MemoryOptions options;
-  options.map = map;
-  auto fabric = std::make_shared<MemoryFabric>(options);
-  return [fabric] { return fabric->NewEndpoint(); };
-}
-
-MakeTransport Named(const std::string& name) {
-  return [name] {
-    auto transport = NewTransport(name);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return *std::move(transport);
-  };
-}
 
 std::vector<std::pair<std::string, MakeTransport>> Ways() {
   std::vector<std::pair<std::string, MakeTransport>> ways = {
-      {"mapped", Memory(true)}, {"messages", Memory(false)}, {"host", Named("host")}};
-  if (NewTransport("ucx").ok()) ways.emplace_back("ucx", Named("ucx"));
+      {"mapped", OnMemory(true)}, {"messages", OnMemory(false)}, {"host", OnTransport("host")}};
+  if (HasUcx()) ways.emplace_back("ucx", OnTransport("ucx"));
   return ways;
 }
 

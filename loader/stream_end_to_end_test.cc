@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
-#include "loader/transport/factory.h"
+#include "loader/testing/transports.h"
 #include "planner/plan.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
@@ -19,28 +19,17 @@ namespace headrace {
 namespace {
 
 using testing::FirstError;
+using testing::HasUcx;
 using testing::Job;
 using testing::JobConfig;
-using MakeTransport = std::function<std::unique_ptr<Transport>()>;
-
-// A fabric that outlives the endpoints that it made.
-MakeTransport Memory() {
-  MemoryOptions options;
-  options.map = false;
-  auto fabric = std::make_shared<MemoryFabric>(options);
-  return [fabric] { return fabric->NewEndpoint(); };
-}
+using testing::MakeTransport;
+using testing::OnMemory;
+using testing::OnTransport;
 
 // Memory, and UCX where it is installed.
 std::vector<MakeTransport> Ways() {
-  std::vector<MakeTransport> ways = {Memory()};
-  if (NewTransport("ucx").ok()) {
-    ways.push_back([] {
-      auto transport = NewTransport("ucx");
-      EXPECT_TRUE(transport.ok()) << transport.status();
-      return *std::move(transport);
-    });
-  }
+  std::vector<MakeTransport> ways = {OnMemory(/*map=*/false)};
+  if (HasUcx()) ways.push_back(OnTransport("ucx"));
   return ways;
 }
 
@@ -93,7 +82,7 @@ TEST(StreamEndToEndTest, RandomManifests) {
     const Manifest m = RandomManifest(random, options);
     if (SourcesContradict(m)) continue;
     JobConfig config;
-    config.transport = Memory();
+    config.transport = OnMemory(/*map=*/false);
     config.chunk_bytes = 64;
     config.staging_bytes = 64 * Uniform(random, 1, 4);
     Job job(m, config);

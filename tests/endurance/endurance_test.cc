@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
+#include "loader/testing/transports.h"
 #include "loader/transport/factory.h"
 #include "planner/status.h"
 #include "planner/testing/manifest_parts.h"
@@ -27,6 +28,7 @@ using testing::FirstError;
 using testing::ForAll;
 using testing::Job;
 using testing::JobConfig;
+using testing::OnTransport;
 using testing::Soon;
 using testing::Usage;
 using testing::UsageNow;
@@ -333,14 +335,6 @@ uint64_t Generations(uint64_t otherwise) {
       Setting("HEADRACE_TEST_GENERATIONS", std::max(1, testing::Share(static_cast<int>(otherwise)))));
 }
 
-std::function<std::unique_ptr<Transport>()> Named(const std::string& name) {
-  return [name] {
-    auto transport = NewTransport(name);
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return *std::move(transport);
-  };
-}
-
 TEST(EnduranceTest, OverMemory) {
   MemoryOptions memory;
   memory.map = false;
@@ -349,11 +343,11 @@ TEST(EnduranceTest, OverMemory) {
       "memory", [fabric] { return fabric->NewEndpoint(); }, Generations(1000));
 }
 
-TEST(EnduranceTest, OverHost) { Endure("host", Named("host"), Generations(1000)); }
+TEST(EnduranceTest, OverHost) { Endure("host", OnTransport("host"), Generations(1000)); }
 
 TEST(EnduranceTest, OverUcx) {
   if (const auto there = NewTransport("ucx"); !there.ok()) GTEST_SKIP() << there.status();
-  Endure("ucx", Named("ucx"), Generations(100));
+  Endure("ucx", OnTransport("ucx"), Generations(100));
 }
 
 }  // namespace
