@@ -7,11 +7,16 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 passed=0 failed=0 failures=()
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) excerpts=$(mktemp)  # excerpts: the ends of what failed ones printed, to be shown last
+trap 'rm -f "$log" "$excerpts"' EXIT
 
 say() { echo; echo "test: $* ($((SECONDS / 60)) min)"; }
 fail() { failed=$((failed + 1)) failures+=("$1"); }
+
+# Keeps the end of what a failed test printed.
+excerpt() { # name, file
+  { echo; echo "---- the end of what $1 printed:"; tail -n 40 "$2" | cut -c1-400; } >>"$excerpts"
+}
 
 # A step that passes or fails as a whole.
 step() {
@@ -21,11 +26,18 @@ step() {
   if "$@"; then passed=$((passed + 1)); else fail "$name"; fi
 }
 
+# The logs of a target's attempts that failed.
+failed_logs() {
+  local path=${1#//}
+  find ".bazel/testlogs/${path/://}/" -path '*/test_attempts/*.log'
+  [[ $2 == FLAKY* ]] || find ".bazel/testlogs/${path/://}/" -maxdepth 1 -name test.log
+}
+
 # Whether all that a target failed by, before it passed, was LeakSanitizer itself: its tracer crashes now and then where
 # a thread ends just then.
 leak_checker_crashed() {
-  local path=${1#//} logs
-  mapfile -t logs < <(find ".bazel/testlogs/${path/://}/" -path '*/test_attempts/*.log')
+  local logs
+  mapfile -t logs < <(failed_logs "$1" FLAKY)
   [ ${#logs[@]} -gt 0 ] && [ -z "$(grep -L 'LeakSanitizer has encountered a fatal error' "${logs[@]}")" ]
 }
 
@@ -45,10 +57,11 @@ bazel_tests() {
       ok=$((ok + 1)) passed=$((passed + 1))
     else
       fail "$target ($name)"
+      while read -r file; do excerpt "$target" "$file"; done < <(failed_logs "$target" "$how")
     fi
   done < <(grep -E '^//.* (FAILED|TIMEOUT|NO STATUS|FLAKY)' "$log")
   # A build that broke, or no test at all, must not pass.
-  if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ "$ok" -eq 0 ]; }; then fail "$name"; fi
+  if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ "$ok" -eq 0 ]; }; then fail "$name" && excerpt "$name" "$log"; fi
 }
 
 # Python's unittest: each test counts. $2...: the command.
@@ -64,6 +77,7 @@ python_tests() {
   passed=$((passed + ${ran:-0} - ${skipped:-0} - $(grep -c . <<<"$bad")))
   while read -r test; do [ -z "$test" ] || fail "$test ($name)"; done <<<"$bad"
   if [ -z "$bad" ] && { [ "$status" -ne 0 ] || [ "${ran:-0}" -eq 0 ]; }; then fail "$name"; fi
+  [ "$status" -eq 0 ] || excerpt "$name" "$log"
 }
 
 if ! tools/setup.sh || ! tools/python.sh model || ! tools/python.sh vllm; then
@@ -92,11 +106,12 @@ for file in tests/vllm/*_test.py; do
   python_tests "$file" env -C tests/vllm PYTHONPATH="$tree" "$PWD/.venv-vllm/bin/python" -W ignore -m unittest -v "$module"
 done
 
-bazel_tests "address and undefined-behaviour sanitizers" --config=sanitize //...
-bazel_tests "thread sanitizer" --config=tsan //loader/... //kernels/...
+bazel_tests "address and undefined-behaviour sanitizers" --config=sanitize --build_tests_only //...
+bazel_tests "thread sanitizer" --config=tsan --build_tests_only //loader/... //kernels/...
 step "the dependency rule" tools/check_dependencies.sh
 step "the sources' format" tools/check_format.sh
 
+cat "$excerpts"
 echo
 for f in "${failures[@]+"${failures[@]}"}"; do echo "failed: $f"; done
 echo "$passed passed, $failed failed"
