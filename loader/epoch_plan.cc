@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/digest.h"
-#include "planner/manifest_json.h"
+#include "planner/manifest_wire.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -51,7 +51,7 @@ void MergeOnce(const std::vector<T>& add, std::vector<T>* list, Key&& key) {
 
 }  // namespace
 
-std::string EncodeFragment(const Manifest& part) { return ManifestToCbor(part); }
+std::string EncodeFragment(const Manifest& part) { return ManifestToWire(part); }
 
 absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
   EpochPlan e;
@@ -59,7 +59,7 @@ absl::StatusOr<EpochPlan> EpochPlan::Make(const proto::EpochStart& epoch) {
   for (const proto::EpochStart::Member& member : epoch.members()) {
     const MemberKey key = MemberKey::From(member.id());
     const std::string who = NameOf(key);
-    absl::StatusOr<Manifest> parsed = ParseManifestCbor(member.layout().manifest_fragment());
+    absl::StatusOr<Manifest> parsed = ParseManifestWire(member.layout().manifest_fragment());
     if (!parsed.ok()) {
       return WithMessage(parsed.status(), absl::StrCat("the layout of ", who, ": ", parsed.status().message()));
     }

@@ -22,7 +22,7 @@ std::string EncodeFragment(const Manifest& part);
 
 class EpochPlan {
  public:
-  // kMalformed and the other manifest errors: as ParseManifestCbor and BuildPlan; fragments that declare one tensor
+  // kMalformed and the other manifest errors: as ParseManifestWire and BuildPlan; fragments that declare one tensor
   // differently are kShapeMismatch or kDtypeMismatch, two members with one rank or another coupling of one weight
   // kMalformed. A fragment's error names its member.
   static absl::StatusOr<EpochPlan> Make(const proto::EpochStart& epoch);

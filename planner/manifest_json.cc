@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/status.h"
+#include "planner/utf8.h"
 #include "planner/validate.h"
 
 namespace headrace {
@@ -259,30 +260,11 @@ class Reader {
   absl::Status overflow_;
 };
 
-bool IsUtf8(absl::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t more = lead < 0x80 ? 0 : lead >> 5 == 0x6 ? 1 : lead >> 4 == 0xE ? 2 : lead >> 3 == 0x1E ? 3 : 4;
-    if (more == 4 || i + more >= text.size()) return false;
-    uint32_t code = more == 0 ? lead : lead & (0x3F >> more);
-    for (size_t k = 1; k <= more; ++k) {
-      const auto next = static_cast<uint8_t>(text[i + k]);
-      if (next >> 6 != 2) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
-    if (code < kSmallest[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
-    i += more + 1;
-  }
-  return true;
-}
-
-// Builds the document from either encoding, and refuses what the library's own reader would hide or choke on: duplicate
-// keys (silently dropped), deep nesting (CBOR's reader recurses), sizes past the input (CBOR's reader throws), text
-// that is not UTF-8 (unchecked in CBOR; it cannot be written again).
+// Builds the document, and refuses what the library's own reader would hide or choke on: duplicate keys (silently
+// dropped), deep nesting, text that is not UTF-8 (it cannot be written again).
 class DocumentReader {
  public:
-  DocumentReader(size_t input_bytes, Json* document) : input_bytes_(input_bytes), dom_(*document, false) {}
+  explicit DocumentReader(Json* document) : dom_(*document, false) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -300,7 +282,7 @@ class DocumentReader {
   bool binary(Json::binary_t& value) { return dom_.binary(value); }
   bool start_object(size_t elements) {
     keys_.emplace_back();
-    return Open(elements) && dom_.start_object(static_cast<size_t>(-1));
+    return Open() && dom_.start_object(elements);
   }
   bool key(std::string& key) {
     if (!Utf8(key)) return false;
@@ -314,7 +296,7 @@ class DocumentReader {
     --depth_;
     return dom_.end_object();
   }
-  bool start_array(size_t elements) { return Open(elements) && dom_.start_array(static_cast<size_t>(-1)); }
+  bool start_array(size_t elements) { return Open() && dom_.start_array(elements); }
   bool end_array() {
     --depth_;
     return dom_.end_array();
@@ -337,17 +319,11 @@ class DocumentReader {
 
   bool Utf8(const std::string& text) { return IsUtf8(text) || Fail(ErrorCode::kMalformed, "text that is not UTF-8"); }
 
-  // `elements` is what the input announces, or the largest size_t.
-  bool Open(size_t elements) {
+  bool Open() {
     constexpr int kMaxDepth = 64;
-    if (++depth_ > kMaxDepth) return Fail(ErrorCode::kMalformed, "nested more than 64 levels deep");
-    if (elements != static_cast<size_t>(-1) && elements > input_bytes_) {
-      return Fail(ErrorCode::kMalformed, absl::StrCat("a list of ", elements, " elements in ", input_bytes_, " bytes"));
-    }
-    return true;
+    return ++depth_ <= kMaxDepth || Fail(ErrorCode::kMalformed, "nested more than 64 levels deep");
   }
 
-  const size_t input_bytes_;
   nlohmann::detail::json_sax_dom_parser<Json> dom_;
   std::vector<std::set<std::string>> keys_;  // of the open objects
   int depth_ = 0;
@@ -411,14 +387,16 @@ Json ToJson(const Manifest& m) {
   return j;
 }
 
-absl::StatusOr<Manifest> Parse(absl::string_view bytes, Json::input_format_t format) {
-  if (format == Json::input_format_t::json && absl::StrContains(bytes, '\0')) {
+}  // namespace
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view json) {
+  if (absl::StrContains(json, '\0')) {
     // The library takes it for the end of the text.
-    return Error(ErrorCode::kMalformed, absl::StrCat("not a manifest: a NUL byte at offset ", bytes.find('\0')));
+    return Error(ErrorCode::kMalformed, absl::StrCat("not a manifest: a NUL byte at offset ", json.find('\0')));
   }
   Json document;
-  DocumentReader parser(bytes.size(), &document);
-  if (!Json::sax_parse(bytes.begin(), bytes.end(), &parser, format)) {
+  DocumentReader parser(&document);
+  if (!Json::sax_parse(json.begin(), json.end(), &parser)) {
     return parser.status().ok() ? Error(ErrorCode::kMalformed, "not a manifest") : parser.status();
   }
   Reader reader;
@@ -434,18 +412,6 @@ absl::StatusOr<Manifest> Parse(absl::string_view bytes, Json::input_format_t for
   return m;
 }
 
-}  // namespace
-
-absl::StatusOr<Manifest> ParseManifest(absl::string_view json) { return Parse(json, Json::input_format_t::json); }
-
-absl::StatusOr<Manifest> ParseManifestCbor(absl::string_view cbor) { return Parse(cbor, Json::input_format_t::cbor); }
-
 std::string ManifestToJson(const Manifest& manifest) { return ToJson(manifest).dump(); }
-
-std::string ManifestToCbor(const Manifest& manifest) {
-  std::string out;
-  Json::to_cbor(ToJson(manifest), nlohmann::detail::output_adapter<char>(out));
-  return out;
-}
 
 }  // namespace headrace

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "planner/digest.h"
 #include "planner/manifest_json.h"
+#include "planner/manifest_wire.h"
 #include "planner/plan.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
@@ -88,7 +89,7 @@ TEST_P(CasesTest, GivesWhatItExpects) {
     return;
   }
   ASSERT_TRUE(status.ok()) << status;
-  const absl::StatusOr<Manifest> wired = ParseManifestCbor(ManifestToCbor(*m));
+  const absl::StatusOr<Manifest> wired = ParseManifestWire(ManifestToWire(*m));
   ASSERT_TRUE(wired.ok()) << wired.status();
   EXPECT_EQ(PlanDigest(*wired, *BuildPlan(*wired)), PlanDigest(*m, *plan)) << "the wire changed the plan";
   const PlanFigures figures = Measure(*m, *plan);
