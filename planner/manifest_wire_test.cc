@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/layout/case_share.h"
 #include "planner/manifest_json.h"
 #include "planner/number_columns.h"
 #include "planner/status.h"
@@ -26,7 +27,9 @@ void ExpectMalformed(const std::string& bytes) {
 
 TEST(ManifestWire, RandomManifestsAreReadBack) {
   const uint64_t seed = 41;
+  CaseShare share("random manifests", seed);
   for (uint64_t n = 0; n < 2000; ++n) {
+    if (!share.Take()) continue;
     SCOPED_TRACE(testing::Message() << "seed " << seed + n);
     Random random(seed + n);
     const Manifest m = RandomManifest(random);
@@ -90,13 +93,12 @@ TEST(ManifestWire, ALargeRankIsAFewRules) {
     }
     m.destination.push_back(std::move(w13));
   }
-  const std::string wire = ManifestToWire(m);
-  const size_t json = ManifestToJson(m).size();
-  std::cout << wire.size() << " bytes, as JSON " << json << "\n";
+  const std::string wire = ManifestToWire(m), json = ManifestToJson(m);
+  std::cout << wire.size() << " bytes, as JSON " << json.size() << "\n";
   EXPECT_LT(wire.size(), 1000u);
   const auto back = ParseManifestWire(wire);
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(ManifestToJson(*back), ManifestToJson(m));
+  EXPECT_TRUE(ManifestToJson(*back) == json);
 }
 
 TEST(ManifestWire, RefusesBrokenBytes) {
@@ -139,8 +141,10 @@ TEST(ManifestWire, AFewBytesDoNotMakeALargeManifest) {
 TEST(ManifestWire, RandomDamageIsNeverACrash) {
   const uint64_t seed = 77;
   Random random(seed);
+  CaseShare share("damaged manifests", seed);
   int accepted = 0;
-  for (int n = 0; n < 50000; ++n) {
+  for (int n = 0; n < 30000; ++n) {
+    if (!share.Take()) continue;
     Random of_manifest(seed + static_cast<uint64_t>(n / 1000));
     std::string bytes = ManifestToWire(RandomManifest(of_manifest));
     for (Index k = Uniform(random, 1, 4); k > 0; --k) {
@@ -151,14 +155,14 @@ TEST(ManifestWire, RandomDamageIsNeverACrash) {
     if (m.ok()) {
       ++accepted;
       (void)Validate(*m);
-      ASSERT_EQ(ManifestToJson(*ParseManifestWire(ManifestToWire(*m))), ManifestToJson(*m))
-          << "seed " << seed << ", case " << n;
+      const std::string wire = ManifestToWire(*m);
+      ASSERT_EQ(ManifestToWire(*ParseManifestWire(wire)), wire) << "seed " << seed << ", case " << n;
     } else {
       ASSERT_TRUE(HasCode(m.status(), ErrorCode::kMalformed) || HasCode(m.status(), ErrorCode::kOutOfMemory))
           << m.status();
     }
   }
-  std::cout << accepted << " of 50000 damaged manifests still read (seed " << seed << ")\n";
+  std::cout << accepted << " damaged manifests still read\n";
 }
 
 }  // namespace
