@@ -1,0 +1,121 @@
+#include "planner/cluster/job_layout.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/layout/placement.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+struct NamedSystem {
+  const char* gpu;
+  GpuSystem system;
+};
+
+constexpr std::array<NamedSystem, 9> kSystems = {{
+    {"H100", {8, 8}},
+    {"H200", {8, 8}},
+    {"H20", {8, 8}},
+    {"H800", {8, 8}},
+    {"B200", {8, 8}},
+    {"B300", {8, 8}},
+    {"GB200", {4, 72}},
+    {"GB300", {4, 72}},
+    {"VR200", {4, 72}},
+}};
+
+// gpus / ranks of a replica.
+absl::StatusOr<Index> ReplicasOf(Index gpus, const Extents& sizes, absl::string_view names) {
+  HR_ASSIGN_OR_RETURN(const Index each, MeshSize({sizes, {}}));
+  if (gpus < 1) return Error(ErrorCode::kInvalidOption, absl::StrCat(gpus, " GPUs: give at least 1"));
+  if (gpus % each != 0) {
+    return Error(ErrorCode::kShapeMismatch,
+                 absl::StrCat(gpus, " GPUs are no multiple of ", names, " = ", each, " (", absl::StrJoin(sizes, " x "),
+                              "): dp = gpus / (", names, ") must be whole"));
+  }
+  return gpus / each;
+}
+
+// `rest` layers over `stages`, as many each.
+absl::StatusOr<std::vector<Index>> EqualStages(Index rest, Index stages) {
+  if (rest < 0 || (stages == 0 ? rest != 0 : rest % stages != 0)) {
+    return Error(ErrorCode::kShapeMismatch,
+                 absl::StrCat(rest, " layers beside the end stage do not divide over ", stages, " pipeline stages"));
+  }
+  return std::vector<Index>(stages, stages == 0 ? 0 : rest / stages);
+}
+
+absl::StatusOr<std::vector<Index>> StageSizes(const MegatronLayout& layout, Index layers) {
+  const Index pp = layout.parallel.pp;
+  const auto &first = layout.layers_first, &last = layout.layers_last;
+  if (!first && !last) return EvenStages(layers, pp);
+  if (first && last) return EndStages(layers, pp, *first, *last);
+  HR_ASSIGN_OR_RETURN(std::vector<Index> stages, EqualStages(layers - (first ? *first : *last), pp - 1));
+  stages.insert(first ? stages.begin() : stages.end(), first ? *first : *last);
+  return stages;
+}
+
+absl::StatusOr<std::vector<Segments>> LayersOfStages(const std::vector<Index>& chunks, Index pp) {
+  std::vector<Segments> stages;
+  for (Index s = 0; s < pp; ++s) {
+    HR_ASSIGN_OR_RETURN(Segments mine, LayersOf(chunks, pp, s));
+    stages.push_back(std::move(mine));
+  }
+  return stages;
+}
+
+}  // namespace
+
+absl::StatusOr<MegatronLayout> FitMegatron(MegatronLayout layout, Index gpus) {
+  ParallelLayout& p = layout.parallel;
+  HR_ASSIGN_OR_RETURN(p.dp, ReplicasOf(gpus, {p.tp, p.cp, p.pp}, "tp * cp * pp"));
+  HR_RETURN_IF_ERROR(RanksOf(p).status());
+  return layout;
+}
+
+absl::StatusOr<EngineLayout> FitEngines(Index gpus, Index tp, Index pp, Index ep) {
+  EngineLayout layout;
+  HR_ASSIGN_OR_RETURN(const Index dp, ReplicasOf(gpus, {tp, pp}, "tp * pp"));
+  if (ep < 1) return Error(ErrorCode::kInvalidOption, absl::StrCat("EP ", ep, ": give at least 1"));
+  if (tp % ep != 0 && ep % tp != 0) {
+    return Error(ErrorCode::kShapeMismatch,
+                 absl::StrCat("EP ", ep, " and TP ", tp, " of an engine: one must divide the other"));
+  }
+  layout.parallel = {
+      .tp = tp, .dp = dp, .pp = pp, .ep = ep, .etp = std::max(tp / ep, Index{1}), .data_outermost = true};
+  HR_RETURN_IF_ERROR(RanksOf(layout.parallel).status());
+  return layout;
+}
+
+absl::StatusOr<Index> RanksOf(const TrainerLayout& layout) {
+  if (const auto* megatron = std::get_if<MegatronLayout>(&layout)) return RanksOf(megatron->parallel);
+  const auto& fsdp = std::get<FsdpLayout>(layout);
+  return MeshSize({{fsdp.replicas, fsdp.shards, fsdp.tp}, {"replicas", "shards", "tp"}});
+}
+
+absl::StatusOr<std::vector<Segments>> StagesOf(const MegatronLayout& layout, Index layers) {
+  HR_ASSIGN_OR_RETURN(const std::vector<Index> stages, StageSizes(layout, layers));
+  HR_ASSIGN_OR_RETURN(const std::vector<Index> chunks, VirtualChunks(stages, layout.vpp));
+  return LayersOfStages(chunks, layout.parallel.pp);
+}
+
+absl::StatusOr<std::vector<Segments>> StagesOf(const EngineLayout& layout, Index layers) {
+  HR_ASSIGN_OR_RETURN(const std::vector<Index> stages, LateStages(layers, layout.parallel.pp));
+  return LayersOfStages(stages, layout.parallel.pp);
+}
+
+absl::StatusOr<GpuSystem> SystemOf(const std::string& gpu) {
+  std::vector<std::string> known;
+  for (const NamedSystem& s : kSystems) {
+    if (gpu == s.gpu) return s.system;
+    known.push_back(s.gpu);
+  }
+  return Error(ErrorCode::kInvalidOption,
+               absl::StrCat("unknown GPU \"", gpu, "\"; known: ", absl::StrJoin(known, ", ")));
+}
+
+}  // namespace headrace
