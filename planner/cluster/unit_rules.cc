@@ -175,20 +175,21 @@ class UnitCutter {
     const int s = rules_.scales_follow ? ScaleOf(t) : -1;
     if (s < 0) return {Whole(SpecOf(tensor), ViewOf(tensor)), std::nullopt, Extents(ViewOf(tensor).size(), 1)};
     const UnitTensor& scale = unit_.tensors[s];
-    if (tensor.view.empty() && scale.view.empty()) {
-      const TensorSpec scale_spec = SpecOf(scale);
-      return Scaled(SpecOf(tensor), &scale_spec, scale.block);
-    }
-    // Views have blocks that divide.
     const Extents &weight_view = ViewOf(tensor), &scale_view = ViewOf(scale);
-    ScaledArray both = {Whole(SpecOf(tensor), weight_view), Whole(SpecOf(scale), scale_view), {}};
-    bool fits = weight_view.size() == scale_view.size();
+    ScaledArray both = {Whole(SpecOf(tensor), weight_view), Whole(SpecOf(scale), scale_view), scale.block};
+    bool fits = weight_view.size() == scale_view.size() && weight_view.size() == scale.block.size();
     for (size_t a = 0; a < weight_view.size() && fits; ++a) {
-      fits = scale_view[a] > 0 && weight_view[a] % scale_view[a] == 0;
-      if (fits) both.block.push_back(weight_view[a] / scale_view[a]);
+      fits = scale.block[a] >= 1 && scale_view[a] == (weight_view[a] + scale.block[a] - 1) / scale.block[a];
     }
-    if (!fits) both.weight.status = Bad(tensor, "its view and its scale's have no blocks in common");
+    if (!fits) both.weight.status = Bad(scale, absl::StrCat("is not the scale of \"", tensor.name, "\" by its block"));
     return both;
+  }
+
+  // The tensor in the side's order of parts.
+  ScaledArray Ordered(int t) const {
+    const UnitTensor& tensor = unit_.tensors[t];
+    if (tensor.groups == 0 || !rules_.by_parts) return Array(t);
+    return Take(Array(t), tensor.cut_axis, ByParts(tensor.parts, tensor.groups, {0, tensor.groups}));
   }
 
   absl::StatusOr<Segments> CutOf(const std::vector<RowPart>& parts, Index r) const {
@@ -209,7 +210,7 @@ class UnitCutter {
 
   ScaledArray LocalTensor(int t, Index r) const {
     const UnitTensor& tensor = unit_.tensors[t];
-    ScaledArray array = Array(t);
+    ScaledArray array = Ordered(t);
     if (tensor.vocabulary) {
       array.weight = PadToMultiple(array.weight, 0, rules_.vocabulary_multiple, rules_.vocabulary_padding);
       if (!array.weight.status.ok()) return array;
@@ -225,9 +226,6 @@ class UnitCutter {
       return array;
     }
     if (tensor.cut_axis < 0) return array;
-    if (tensor.groups > 0 && rules_.by_parts) {
-      array = Take(array, tensor.cut_axis, ByParts(tensor.parts, tensor.groups, {0, tensor.groups}));
-    }
     return Take(array, tensor.cut_axis, CutOf(PartsOf(tensor), r));
   }
 
@@ -240,7 +238,7 @@ class UnitCutter {
     }
     std::vector<RowPart> parts;
     for (const int t : buffer.tensors) {
-      arrays.push_back(Array(t));
+      arrays.push_back(Ordered(t));
       for (const RowPart& part : PartsOf(unit_.tensors[t])) parts.push_back(part);
     }
     ScaledArray all = Take(Concatenate(arrays, buffer.axis), buffer.axis, ByGroups(parts, buffer.groups));
@@ -322,7 +320,10 @@ absl::StatusOr<Manifest> UnitManifest(const ModelUnit& unit, const JobLayout& la
       return Error(ErrorCode::kMalformed,
                    absl::StrCat("unit \"", unit.name, "\", tensor \"", tensor.name, "\": is the scale of no tensor"));
     }
-    manifest.coupled.push_back({unit.tensors[tensor.scale_of].name, tensor.name, tensor.block});
+    // A manifest couples by the tensors' own axes. Where the block runs along views, the rules alone keep it whole.
+    const UnitTensor& weight = unit.tensors[tensor.scale_of];
+    if (weight.view.empty() && tensor.view.empty())
+      manifest.coupled.push_back({weight.name, tensor.name, tensor.block});
   }
   absl::StatusOr<UnitShards> source =
       std::visit([&](const auto& trainer) { return TrainerShards(unit, trainer); }, layout.trainer);
