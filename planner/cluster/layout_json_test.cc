@@ -1,0 +1,139 @@
+#include "planner/cluster/layout_json.h"
+
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Layout(const std::string& train, const std::string& gen, const std::string& more = "") {
+  return absl::StrCat(R"({"id": "mine", "model": "m", "gpu": "GB200", "train": )", train, R"(, "gen": )", gen, more,
+                      "}");
+}
+
+constexpr char kGen[] = R"({"gpus": 8, "tp": 4})";
+
+TEST(ParseLayout, FillsWhatFollowsFromTheGpus) {
+  const auto layout = ParseLayout(Layout(R"({"gpus": 32, "tp": 2, "cp": 2, "pp": 2, "ep": 4})",
+                                         R"({"gpus": 16, "tp": 2, "pp": 2})", R"(, "nvlink_domain_used": 8)"));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  const auto& trainer = std::get<MegatronLayout>(layout->trainer).parallel;
+  EXPECT_EQ(trainer.dp, 4);
+  EXPECT_EQ(trainer.etp, 1);
+  const ParallelLayout& engine = layout->engine.parallel;
+  EXPECT_EQ(engine.dp, 4);
+  EXPECT_EQ(engine.ep, 1);
+  EXPECT_EQ(engine.etp, 2);
+  EXPECT_TRUE(engine.data_outermost);
+  EXPECT_EQ(layout->source.ranks, 32);
+  EXPECT_EQ(layout->source.ranks_per_host, 4);
+  EXPECT_EQ(layout->destination.ranks_per_domain, 8);
+  EXPECT_EQ(layout->note, "");
+}
+
+TEST(ParseLayout, AnotherDpIsReplacedAndSaid) {
+  const auto layout = ParseLayout(Layout(R"({"gpus": 128, "tp": 1, "pp": 4, "dp": 2, "ep": 16})",
+                                         R"({"gpus": 8, "tp": 4, "dp": 2})", R"(, "note": "As published.")"));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(std::get<MegatronLayout>(layout->trainer).parallel.dp, 32);
+  EXPECT_EQ(layout->note, "As published. train.dp is 32 = gpus / (tp * cp * pp), not 2.");
+}
+
+TEST(ParseLayout, ExpertsOfEngines) {
+  const auto engine = [](const std::string& gen) {
+    const auto layout = ParseLayout(Layout(kGen, gen));
+    return layout.ok() ? layout->engine.parallel : ParallelLayout{.tp = -1};
+  };
+  ParallelLayout p = engine(R"({"gpus": 256, "tp": 32, "ep": 1})");
+  EXPECT_EQ(p.dp, 8);
+  EXPECT_EQ(p.etp, 32);
+  p = engine(R"({"gpus": 16, "tp": 4, "ep": 4})");
+  EXPECT_EQ(p.ep, 4);
+  EXPECT_EQ(p.etp, 1);
+  p = engine(R"({"gpus": 16, "tp": 1, "ep": 8})");
+  EXPECT_EQ(p.dp, 16);
+  EXPECT_EQ(p.ep, 8);
+  p = engine(R"({"gpus": 16, "tp": 8, "ep": 2})");
+  EXPECT_EQ(p.etp, 4);
+  EXPECT_EQ(engine(R"({"gpus": 16, "tp": 4, "ep": 3})").tp, -1);
+  EXPECT_EQ(engine(R"({"gpus": 16, "tp": 4, "ep": 32})").tp, -1);
+}
+
+TEST(ParseLayout, Fsdp) {
+  const auto layout = ParseLayout(Layout(R"({"gpus": 32, "fsdp": 8, "tp": 2})", kGen));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  const auto& fsdp = std::get<FsdpLayout>(layout->trainer);
+  EXPECT_EQ(fsdp.shards, 8);
+  EXPECT_EQ(fsdp.replicas, 2);
+  EXPECT_EQ(fsdp.tp, 2);
+}
+
+TEST(ParseLayout, ErrorsNameTheField) {
+  const auto expect = [](const std::string& json, const char* code, const char* words) {
+    const auto layout = ParseLayout(json);
+    EXPECT_EQ(CodeOf(layout.status()), code) << json;
+    EXPECT_THAT(layout.status().message(), HasSubstr(words)) << json;
+  };
+  expect("{", "malformed", "JSON");
+  expect("[]", "malformed", "a layout must be an object");
+  expect(R"({"id": "x"})", "malformed", "model is missing");
+  expect(R"({"id": "x", "model": "m", "gpu": "H100", "gen": {}})", "malformed", "train is missing");
+  expect(Layout("3", kGen), "malformed", "train must be an object");
+  expect(Layout(R"({"gpus": 8, "tp": null})", kGen), "malformed", "train.tp is null");
+  expect(Layout(R"({"tp": 1})", kGen), "malformed", "train.gpus is missing");
+  expect(Layout(R"({"gpus": 8, "tp": 1, "zp": 2})", kGen), "malformed", "train.zp is unknown");
+  expect(Layout(R"({"gpus": 8, "fsdp": 8, "pp": 2})", kGen), "malformed", "train.pp is unknown");
+  expect(Layout(R"({"gpus": 8, "tp": 1.5})", kGen), "malformed", "train.tp must be a whole number");
+  expect(Layout(R"({"gpus": 8, "tp": 0})", kGen), "malformed", "train.tp is 0");
+  expect(Layout(R"({"gpus": 18446744073709551615, "tp": 1})", kGen), "malformed", "train.gpus is 18446744073709551615");
+  expect(Layout(R"({"gpus": 8, "tp": 3})", kGen), "shape_mismatch", "train: 8 GPUs are no multiple of");
+  expect(Layout(R"({"gpus": 8, "tp": 1, "ep": 16})", kGen), "shape_mismatch", "train: EP 16");
+  expect(Layout(kGen, R"({"gpus": 8, "tp": 3})"), "shape_mismatch", "gen: 8 GPUs are no multiple of");
+  expect(Layout(R"({"gpus": 8, "fsdp": 3})", kGen), "shape_mismatch", "train.gpus");
+  expect(Layout(kGen, kGen, R"(, "seconds_min": "fast")"), "malformed", "seconds_min");
+  expect(Layout(kGen, kGen, R"(, "speed": 1)"), "malformed", "speed is unknown");
+  expect(R"({"id": "x", "model": "m", "gpu": "TPU", "train": {"gpus": 8, "tp": 1}, "gen": {"gpus": 8, "tp": 1}})",
+         "invalid_option", "TPU");
+}
+
+TEST(StagesOf, EndsAndVirtualStages) {
+  MegatronLayout layout;
+  layout.parallel.pp = 3;
+  layout.layers_last = 1;
+  auto stages = StagesOf(layout, 9);
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  EXPECT_EQ(*stages, (std::vector<Segments>{{{0, 4}}, {{4, 4}}, {{8, 1}}}));
+  layout.layers_first = 2;
+  EXPECT_EQ(StagesOf(layout, 9)->at(1), (Segments{{2, 6}}));
+  layout.layers_first = layout.layers_last = std::nullopt;
+  layout.vpp = 2;
+  EXPECT_EQ(StagesOf(layout, 12)->at(1), (Segments{{2, 2}, {8, 2}}));
+  EXPECT_EQ(CodeOf(StagesOf(layout, 9).status()), "shape_mismatch");
+  layout.vpp = 1;
+  layout.layers_first = 2;
+  EXPECT_EQ(CodeOf(StagesOf(layout, 9).status()), "shape_mismatch");
+  EXPECT_EQ(StagesOf(FitEngines(4, 1, 4, 1).value(), 10)->at(3), (Segments{{8, 2}}));
+}
+
+TEST(PublishedLayouts, AreFoundByTheirIds) {
+  EXPECT_EQ(LayoutIds().size(), 62u);
+  EXPECT_EQ(CodeOf(LayoutNamed("nobody").status()), "invalid_option");
+  const auto dsv3 = LayoutNamed("blog-h100-dsv3-rs");
+  ASSERT_TRUE(dsv3.ok()) << dsv3.status();
+  EXPECT_EQ(dsv3->model, "deepseek-v3-bf16");
+  EXPECT_EQ(dsv3->seconds_min, 2.6);
+  EXPECT_EQ(dsv3->engine.parallel.tp, 32);
+  EXPECT_EQ(std::get<MegatronLayout>(dsv3->trainer).layers_first, 3);
+  EXPECT_FALSE(dsv3->engine.uneven_units);
+  EXPECT_EQ(CodeOf(LayoutNamed("blog-qwen3.8-2.4t-rs").status()), "malformed");
+}
+
+}  // namespace
+}  // namespace headrace
