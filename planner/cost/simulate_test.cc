@@ -1,0 +1,308 @@
+#include "planner/cost/simulate.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kTolerance = 1e-9;
+
+// 1 GB/s on every wire, chunks of 1 MB (1 ms each), nothing else costs anything.
+CostModel PlainModel() {
+  CostModel model;
+  model.nic.bytes_per_second = 1e9;
+  model.nvlink.bytes_per_second = 1e10;
+  model.chunk_bytes = 1000000;
+  model.window = 1000;
+  return model;
+}
+
+// Nodes on hosts and in domains of their own.
+Traffic Apart(int32_t sources, int32_t destinations) {
+  Traffic traffic;
+  traffic.source_ranks = sources;
+  for (int32_t node = 0; node < sources + destinations; ++node) {
+    traffic.host.push_back(node);
+    traffic.domain.push_back(node);
+  }
+  return traffic;
+}
+
+// Nodes on one host and in one domain.
+Traffic Together(int32_t sources, int32_t destinations) {
+  Traffic traffic = Apart(sources, destinations);
+  std::fill(traffic.host.begin(), traffic.host.end(), 0);
+  std::fill(traffic.domain.begin(), traffic.domain.end(), 0);
+  return traffic;
+}
+
+Simulation Simulated(const Traffic& traffic, const CostModel& model, const SimulateOptions& options = {}) {
+  absl::StatusOr<Simulation> result = Simulate(traffic, model, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  const double sum = std::accumulate(result->by_phase.begin(), result->by_phase.end(), 0.0);
+  EXPECT_NEAR(sum, result->seconds, kTolerance);
+  return *std::move(result);
+}
+
+double PhaseSeconds(const Simulation& simulation, Phase phase) {
+  return simulation.by_phase[static_cast<size_t>(phase)];
+}
+
+TEST(Simulate, NothingToDo) {
+  const Simulation result = Simulated(Traffic{}, PlainModel());
+  EXPECT_EQ(result.seconds, 0);
+  EXPECT_EQ(result.chunks, 0);
+}
+
+TEST(Simulate, OneSenderOneReceiver) {
+  Traffic traffic = Apart(1, 1);
+  traffic.flows = {{10500000, 1, {{0, 1, -1}}}};
+  CostModel model = PlainModel();
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.0105, kTolerance);
+  model.nic.latency_ns = 3000;
+  const Simulation late = Simulated(traffic, model);
+  EXPECT_NEAR(late.seconds, 0.010503, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(late, Phase::kWaiting), 0.000003, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(late, Phase::kNic), 0.0105, kTolerance);
+  EXPECT_EQ(late.messages, 11);
+  EXPECT_EQ(late.nodes[0].sent_bytes, 10500000);
+  EXPECT_EQ(late.nodes[1].received_bytes, 10500000);
+  EXPECT_NEAR(late.nodes[1].finished_seconds, 0.010503, kTolerance);
+  EXPECT_NEAR(late.nodes[0].busy_seconds[static_cast<size_t>(Port::kNicSend)], 0.0105, kTolerance);
+}
+
+TEST(Simulate, InsideADomainNvlinkIsUsed) {
+  Traffic traffic = Together(1, 1);
+  traffic.flows = {{10000000, 1, {{0, 1, -1}}}};
+  const Simulation result = Simulated(traffic, PlainModel());
+  EXPECT_NEAR(result.seconds, 0.001, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kNvlink), 0.001, kTolerance);
+}
+
+TEST(Simulate, EachMessageCosts) {
+  Traffic traffic = Apart(1, 1);
+  traffic.flows = {{10000000, 1, {{0, 1, -1}}}};
+  CostModel model = PlainModel();
+  model.nic.message_ns = 100000;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 10 * 0.0011, kTolerance);
+}
+
+// Each further hop costs the time of one chunk.
+TEST(Simulate, ChainIsPipelined) {
+  for (int32_t length : {1, 2, 5, 9}) {
+    Traffic traffic = Apart(1, length);
+    Flow flow{20000000, 1, {}};
+    for (int32_t h = 0; h < length; ++h) flow.hops.push_back({h, h + 1, h - 1});
+    traffic.flows = {flow};
+    CostModel model = PlainModel();
+    model.nic.latency_ns = 1000;
+    EXPECT_NEAR(Simulated(traffic, model).seconds, 0.020 + (length - 1) * 0.001 + length * 1e-6, kTolerance) << length;
+  }
+}
+
+TEST(Simulate, SenderOfManyIsLimitedByItsPort) {
+  Traffic traffic = Apart(1, 7);
+  for (int32_t d = 1; d <= 7; ++d) traffic.flows.push_back({5000000, 1, {{0, d, -1}}});
+  EXPECT_NEAR(Simulated(traffic, PlainModel()).seconds, 0.035, kTolerance);
+}
+
+TEST(Simulate, ReceiverOfManyIsLimitedByItsPort) {
+  Traffic traffic = Apart(7, 1);
+  for (int32_t s = 0; s < 7; ++s) traffic.flows.push_back({5000000, 1, {{s, 7, -1}}});
+  const Simulation result = Simulated(traffic, PlainModel());
+  EXPECT_NEAR(result.seconds, 0.035, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kNic), 0.035, kTolerance);
+}
+
+// Both directions of a port work at the same time.
+TEST(Simulate, PortsAreFullDuplex) {
+  Traffic traffic = Apart(2, 0);
+  traffic.flows = {{5000000, 1, {{0, 1, -1}}}, {5000000, 1, {{1, 0, -1}}}};
+  EXPECT_NEAR(Simulated(traffic, PlainModel()).seconds, 0.005, kTolerance);
+}
+
+TEST(Simulate, EarlierFlowsGoFirst) {
+  Traffic traffic = Apart(1, 2);
+  traffic.flows = {{3000000, 1, {{0, 2, -1}}}, {4000000, 1, {{0, 1, -1}}}};
+  const Simulation result = Simulated(traffic, PlainModel());
+  EXPECT_NEAR(result.nodes[2].finished_seconds, 0.003, kTolerance);
+  EXPECT_NEAR(result.nodes[1].finished_seconds, 0.007, kTolerance);
+}
+
+// A window of one: each chunk waits until the one before it is there.
+TEST(Simulate, WindowLimits) {
+  Traffic traffic = Apart(1, 1);
+  traffic.flows = {{10000000, 1, {{0, 1, -1}}}};
+  CostModel model = PlainModel();
+  model.nic.latency_ns = 500000;
+  model.window = 1;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 10 * 0.0015, kTolerance);
+  model.window = 2;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.0105, kTolerance);
+}
+
+TEST(Simulate, PackSendUnpackIsAPipeline) {
+  Traffic traffic = Apart(1, 1);
+  traffic.flows = {{10000000, 20, {{0, 1, -1}}}};
+  CostModel model = PlainModel();
+  model.pack.bytes_per_second = 2e9;    // 0.5 ms a chunk
+  model.unpack.bytes_per_second = 5e8;  // 2 ms a chunk: the slowest
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.0005 + 0.001 + 10 * 0.002, kTolerance);
+  model.unpack.ns_per_copy = 250000;  // 2 copies a chunk
+  const Simulation result = Simulated(traffic, model);
+  EXPECT_NEAR(result.seconds, 0.0005 + 0.001 + 10 * 0.0025, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kPack), 0.0005, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kNic), 0.001, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kUnpack), 0.025, kTolerance);
+}
+
+// A relay sends on what it has received before it is unpacked, and does not pack.
+TEST(Simulate, RelaysNeitherPackNorWaitForUnpacking) {
+  Traffic traffic = Apart(1, 2);
+  traffic.flows = {{1000000, 1, {{0, 1, -1}, {1, 2, 0}}}};
+  CostModel model = PlainModel();
+  model.pack.bytes_per_second = 1e9;
+  model.unpack.bytes_per_second = 1e9;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.001 * 4, kTolerance);
+}
+
+TEST(Simulate, MappedWireIsOneCopyByTheReceiver) {
+  Traffic traffic = Together(2, 1);
+  traffic.flows = {{4000000, 4, {{0, 2, -1}}}, {6000000, 6, {{1, 2, -1}}}};
+  CostModel model = PlainModel();
+  model.nvlink = {.mapped = true};
+  model.pack.bytes_per_second = 1;
+  model.unpack.bytes_per_second = 1;
+  model.direct = {.bytes_per_second = 2e9, .ns_per_copy = 1000};
+  const Simulation result = Simulated(traffic, model);
+  EXPECT_NEAR(result.seconds, 10 * (0.0005 + 1e-6), kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kUnpack), result.seconds, kTolerance);
+}
+
+TEST(Simulate, WorkersShareCores) {
+  Traffic traffic = Together(1, 4);
+  for (int32_t d = 1; d <= 4; ++d) traffic.flows.push_back({1000000 * d, 0, {{0, d, -1}}});
+  CostModel model = PlainModel();
+  model.nvlink = {.mapped = true};
+  model.direct.bytes_per_second = 1e9;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.004, kTolerance);  // each has its own
+  model.cores = 2;
+  // 1, 2, 3 and 4 ms of work at half speed: one ends after 2 ms; three at 2/3 speed: 1.5 ms more; two at full speed:
+  // 1 ms; the last 1 ms.
+  const Simulation result = Simulated(traffic, model);
+  EXPECT_NEAR(result.seconds, 0.0055, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kUnpack), 0.004, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kWaiting), 0.0015, kTolerance);
+  EXPECT_NEAR(result.nodes[1].finished_seconds, 0.002, kTolerance);
+  EXPECT_NEAR(result.nodes[2].finished_seconds, 0.0035, kTolerance);
+}
+
+TEST(Simulate, WorkersShareMemory) {
+  Traffic traffic = Together(1, 2);
+  traffic.flows = {{1000000, 0, {{0, 1, -1}}}, {1000000, 0, {{0, 2, -1}}}};
+  CostModel model = PlainModel();
+  model.nvlink = {.mapped = true};
+  model.direct.bytes_per_second = 1e9;
+  model.cores = 2;
+  model.memory_bytes_per_second = 1.25e9;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.0016, kTolerance);
+}
+
+TEST(Simulate, SnapshotAndCommitAreBeforeAndAfter) {
+  Traffic traffic = Apart(2, 1);
+  traffic.flows = {{1000000, 1, {{0, 2, -1}}}};
+  CostModel model = PlainModel();
+  model.snapshot.bytes_per_second = 1e9;
+  model.commit.bytes_per_second = 1e10;
+  model.fixed_ns = 7000;
+  model.rank_ns = 1000;
+  const Simulation result =
+      Simulated(traffic, model, {.snapshot_bytes = {1000000, 5000000}, .commit_bytes = {2000000}});
+  EXPECT_NEAR(result.transfer_seconds, 0.006, kTolerance);
+  EXPECT_NEAR(result.seconds, 0.00621, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kSnapshot), 0.005, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kCommit), 0.00021, kTolerance);
+}
+
+// What the kernel's protocol costs is the workers' time, on both sides, and a relay passes on what it has received.
+TEST(Simulate, SendingAndReceivingTakeTheWorkers) {
+  Traffic traffic = Apart(1, 2);
+  traffic.flows = {{4000000, 1, {{0, 1, -1}, {1, 2, 0}}}};
+  CostModel model = PlainModel();
+  model.nic = {.sender_ns_per_byte = 1, .sender_ns_per_message = 100, .receiver_ns_per_byte = 0.5};
+  model.pack.bytes_per_second = 1e9;
+  model.unpack.bytes_per_second = 2e9;
+  // Node 0: 2 ms a chunk. Node 1: 1 ms to receive and 1 ms to send each. The last leaves node 0 at 8 ms, is received by
+  // 9 ms, sent on by 10 ms, received at node 2 by 11 ms; and the message costs of five messages in a row.
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.011 + 5e-7, kTolerance);
+}
+
+TEST(Simulate, LargeTrafficIsSimulatedInLargerChunks) {
+  Traffic traffic = Apart(1, 1);
+  traffic.flows = {{64000000, 64, {{0, 1, -1}}}};
+  CostModel model = PlainModel();
+  model.nic.message_ns = 1000;
+  const Simulation fine = Simulated(traffic, model);
+  EXPECT_EQ(fine.chunks, 64);
+  const Simulation coarse = Simulated(traffic, model, {.max_chunks = 10});
+  EXPECT_EQ(coarse.chunk_bytes, 8000000);
+  EXPECT_EQ(coarse.chunks, 8);
+  EXPECT_EQ(coarse.messages, 64);
+  EXPECT_NEAR(coarse.seconds, fine.seconds, kTolerance);
+  // One chunk a flow is the least.
+  EXPECT_EQ(Simulated(traffic, model, {.max_chunks = 1}).chunks, 1);
+}
+
+TEST(Simulate, TimelineShowsTheNodesThatWereAskedFor) {
+  Traffic traffic = Apart(2, 1);
+  traffic.flows = {{5000000, 1, {{0, 2, -1}}}, {3000000, 1, {{1, 2, -1}}}};
+  const Simulation result = Simulated(traffic, PlainModel(), {.timeline_nodes = {2}});
+  ASSERT_EQ(result.timeline.size(), 1u);
+  EXPECT_EQ(result.timeline[0].node, 2);
+  EXPECT_EQ(result.timeline[0].port, Port::kNicReceive);
+  EXPECT_NEAR(result.timeline[0].begin_seconds, 0, kTolerance);
+  EXPECT_NEAR(result.timeline[0].end_seconds, 0.008, kTolerance);
+}
+
+TEST(Simulate, RefusesWhatIsNoTraffic) {
+  Traffic traffic = Apart(1, 2);
+  for (const Flow& flow : std::vector<Flow>{{-1, 1, {{0, 1, -1}}},
+                                            {1, -1, {{0, 1, -1}}},
+                                            {1, 1, {{0, 3, -1}}},
+                                            {1, 1, {{-1, 1, -1}}},
+                                            {1, 1, {{0, 0, -1}}},
+                                            {1, 1, {{1, 2, -1}}},
+                                            {1, 1, {{0, 1, -1}, {0, 2, 0}}},
+                                            {1, 1, {{0, 1, 1}, {1, 2, -1}}}}) {
+    traffic.flows = {flow};
+    EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
+  }
+  traffic.flows = {};
+  traffic.domain.pop_back();
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
+}
+
+TEST(Simulate, RefusesModelsAndOptionsThatMakeNoSense) {
+  const Traffic traffic = Apart(1, 1);
+  CostModel model = PlainModel();
+  model.window = 0;
+  EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
+  model = PlainModel();
+  model.unpack.bytes_per_second = -1;
+  EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
+  model = PlainModel();
+  model.memory_bytes_per_second = 1;
+  EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel(), {.snapshot_bytes = {1, 2}}).status()), "invalid_option");
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel(), {.commit_bytes = {-1}}).status()), "invalid_option");
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel(), {.max_chunks = 0}).status()), "invalid_option");
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel(), {.timeline_nodes = {2}}).status()), "invalid_option");
+}
+
+}  // namespace
+}  // namespace headrace
