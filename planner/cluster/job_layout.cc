@@ -1,7 +1,6 @@
 #include "planner/cluster/job_layout.h"
 
 #include <algorithm>
-#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,23 +9,6 @@
 
 namespace headrace {
 namespace {
-
-struct NamedSystem {
-  const char* gpu;
-  GpuSystem system;
-};
-
-constexpr std::array<NamedSystem, 9> kSystems = {{
-    {"H100", {8, 8}},
-    {"H200", {8, 8}},
-    {"H20", {8, 8}},
-    {"H800", {8, 8}},
-    {"B200", {8, 8}},
-    {"B300", {8, 8}},
-    {"GB200", {4, 72}},
-    {"GB300", {4, 72}},
-    {"VR200", {4, 72}},
-}};
 
 // gpus / ranks of a replica.
 absl::StatusOr<Index> ReplicasOf(Index gpus, const Extents& sizes, absl::string_view names) {
@@ -106,16 +88,6 @@ absl::StatusOr<std::vector<Segments>> StagesOf(const MegatronLayout& layout, Ind
 absl::StatusOr<std::vector<Segments>> StagesOf(const EngineLayout& layout, Index layers) {
   HR_ASSIGN_OR_RETURN(const std::vector<Index> stages, LateStages(layers, layout.parallel.pp));
   return LayersOfStages(stages, layout.parallel.pp);
-}
-
-absl::StatusOr<GpuSystem> SystemOf(const std::string& gpu) {
-  std::vector<std::string> known;
-  for (const NamedSystem& s : kSystems) {
-    if (gpu == s.gpu) return s.system;
-    known.push_back(s.gpu);
-  }
-  return Error(ErrorCode::kInvalidOption,
-               absl::StrCat("unknown GPU \"", gpu, "\"; known: ", absl::StrJoin(known, ", ")));
 }
 
 }  // namespace headrace

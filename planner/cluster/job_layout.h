@@ -92,15 +92,6 @@ absl::StatusOr<std::vector<Segments>> StagesOf(const MegatronLayout& layout, Ind
 // LateStages.
 absl::StatusOr<std::vector<Segments>> StagesOf(const EngineLayout& layout, Index layers);
 
-// GPUs of a host and of an NVLink domain of a system, by the name of its GPU (H100, H200, H20, H800, B200, B300, GB200,
-// GB300, VR200; line cards of NVIDIA's DGX and NVL72 systems).
-//   invalid_option  an unknown name
-struct GpuSystem {
-  int32_t ranks_per_host = 1;
-  int32_t ranks_per_domain = 1;
-};
-absl::StatusOr<GpuSystem> SystemOf(const std::string& gpu);
-
 }  // namespace headrace
 
 #endif  // HEADRACE_PLANNER_CLUSTER_JOB_LAYOUT_H_

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "planner/models/hardware.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -176,10 +177,10 @@ absl::StatusOr<JobLayout> ReadLayout(const Json& json) {
   const bool narrower = f.Has("nvlink_domain_used") && !json["nvlink_domain_used"].is_null();
   const Index domain = narrower ? f.Number("nvlink_domain_used", 1) : 1;
   HR_RETURN_IF_ERROR(f.status());
-  HR_ASSIGN_OR_RETURN(GpuSystem system, SystemOf(layout.gpu));
-  if (narrower) system.ranks_per_domain = static_cast<int32_t>(domain);
-  layout.source = {static_cast<int32_t>(source_gpus), system.ranks_per_host, system.ranks_per_domain};
-  layout.destination = {static_cast<int32_t>(destination_gpus), system.ranks_per_host, system.ranks_per_domain};
+  HR_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(layout.gpu));
+  const int32_t per_domain = narrower ? static_cast<int32_t>(domain) : hardware.nvlink_domain;
+  layout.source = {static_cast<int32_t>(source_gpus), hardware.gpus_per_node, per_domain};
+  layout.destination = {static_cast<int32_t>(destination_gpus), hardware.gpus_per_node, per_domain};
   if (f.Has("assumed") && json["assumed"].get<bool>()) {
     layout.engine.uneven_units = true;
     AddNote(layout.note, "Heads that the engine's TP does not divide are dealt out unevenly, which no engine does.");

@@ -294,15 +294,15 @@ absl::StatusOr<UnitShards> TrainerShards(const ModelUnit& unit, const MegatronLa
 
 absl::StatusOr<UnitShards> TrainerShards(const ModelUnit& unit, const FsdpLayout& layout) {
   const Index fsdp = unit.stacked ? 1 : layout.shards;
-  const Mesh mesh = {{fsdp, layout.tp}, {"fsdp", "tp"}};
+  // FSDP shards what TP left to the rank, so that TP's dimension stands first. (DTensor says the same by a StridedShard
+  // on the left, where TP divides.)
+  const Mesh mesh = {{layout.tp, fsdp}, {"tp", "fsdp"}};
   UnitShards shards{fsdp * layout.tp, {}};
   for (Index s = 0; s < shards.shards; ++s) {
     for (const UnitTensor& tensor : unit.tensors) {
       const bool plain = tensor.cut_axis >= 0 && tensor.view.empty() && tensor.parts.size() <= 1 && tensor.groups == 0;
       const MeshPlacement tp = plain ? MeshPlacement(Shard{tensor.cut_axis}) : MeshPlacement(Replicate{});
-      const bool strided = plain && tensor.cut_axis == 0;
-      const MeshPlacement rows = strided ? MeshPlacement(StridedShard{0, layout.tp}) : MeshPlacement(Shard{0});
-      const PieceArray local = LocalPart(Whole(SpecOf(tensor)), mesh, {rows, tp}, {s / layout.tp, s % layout.tp});
+      const PieceArray local = LocalPart(Whole(SpecOf(tensor)), mesh, {tp, Shard{0}}, {s % layout.tp, s / layout.tp});
       if (local.status.ok() && local.parts.empty()) continue;
       HR_ASSIGN_OR_RETURN(Buffer buffer, ToBuffer(s, BufferName(unit, tensor.name, unit.stacked), tensor.dtype, local));
       shards.buffers.push_back(std::move(buffer));

@@ -11,7 +11,7 @@
 //   Megatron        fused buffers, part after part or group by group. Parts divide. Scales are buffers of their own,
 //                   whole on every rank. The vocabulary's padding is not offered
 //   FSDP2           every tensor is a buffer. TP cuts what has one part, plain rows or columns, by Shard; the rest is
-//                   whole on its ranks. FSDP then cuts axis 0 by ceil chunks (StridedShard over a TP that cuts axis 0)
+//                   whole on its ranks. FSDP then cuts axis 0 of what is left, by ceil chunks
 //
 // A shard that holds nothing of a buffer lacks it. Pure and thread-safe.
 
