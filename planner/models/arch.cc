@@ -38,10 +38,12 @@ absl::StatusOr<Json> ParseJsonObject(const std::string& what, absl::string_view 
 }
 
 Arch::Arch(std::string path, const Json& json) : path_(std::move(path)), json_(json) {
-  if (!json_.is_object()) Fail(Error(ErrorCode::kMalformed, absl::StrCat(path_, " must be an object")));
+  if (!json_.is_object()) Fail(Error(ErrorCode::kMalformed, absl::StrCat("\"", path_, "\" must be an object")));
 }
 
-std::string Arch::Path(const std::string& field) const { return absl::StrCat("\"", path_, ".", field, "\""); }
+std::string Arch::Path(const std::string& field) const {
+  return absl::StrCat("\"", path_, path_.empty() ? "" : ".", field, "\"");
+}
 
 void Arch::Fail(absl::Status status) {
   if (status_.ok()) status_ = std::move(status);
@@ -54,7 +56,7 @@ void Arch::Adopt(const absl::Status& status) {
 const Json* Arch::Find(const std::string& field, bool required) {
   read_[field] = true;
   if (Has(field)) return &json_[field];
-  if (required) Fail(Error(ErrorCode::kMalformed, absl::StrCat("the field ", Path(field), " is missing")));
+  if (required) Fail(Error(ErrorCode::kMalformed, absl::StrCat(Path(field), " is missing")));
   return nullptr;
 }
 

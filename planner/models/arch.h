@@ -29,7 +29,7 @@ class Arch {
   // Of lists and of what units list one by one.
   static constexpr Index kMaxLayers = 4096;
 
-  // `path` names the object in errors: "arch". `json` must outlive this.
+  // `path` names the object in errors: "arch"; empty for the outermost. `json` must outlive this.
   Arch(std::string path, const nlohmann::json& json);
 
   // A whole number in [1, most].

@@ -7,7 +7,8 @@ Attention ReadAttention(Arch& a) {
                          .out = a.Number("hidden"),
                          .heads = a.Number("heads"),
                          .kv_heads = a.Number("kv_heads"),
-                         .head_dim = a.Number("head_dim")};
+                         .head_dim = a.Number("head_dim"),
+                         .qk_norm = a.FlagOr("qk_norm", false)};
   a.Require(attention.heads % attention.kv_heads == 0, "heads", "be a multiple of kv_heads");
   return attention;
 }

@@ -22,7 +22,7 @@ struct Attention {
   bool sinks = false;  // a logit for each head
 };
 
-// Fields hidden, heads, kv_heads, head_dim.
+// Fields hidden, heads, kv_heads, head_dim, qk_norm.
 Attention ReadAttention(Arch& a);
 void AddAttention(UnitBuilder& u, const std::string& pre, const Attention& attention);
 

@@ -22,14 +22,11 @@ void AddAttentionUnit(Arch& a, ModelBuilder& m, const Site& site, const Attentio
 }
 
 // Attention with routed experts, one by one, in every layer.
-void AddMoeModel(Arch& a, ModelBuilder& m, const std::string& moe, Index inter, bool qk_norm,
-                 const ExpertNames& names) {
+void AddMoeModel(Arch& a, ModelBuilder& m, const std::string& moe, Index inter, const ExpertNames& names) {
   const Index hidden = a.Number("hidden"), experts = a.Number("experts");
   m.Add(AddEnds(a, m));
   const Site site = InLayers(ReadLayers(a, m), kLayer);
-  Attention attention = ReadAttention(a);
-  attention.qk_norm = qk_norm;
-  AddAttentionUnit(a, m, site, attention);
+  AddAttentionUnit(a, m, site, ReadAttention(a));
   UnitBuilder router(site, "moe", m.format());
   router.Whole(site.prefix + kSecondNorm, {hidden});
   AddRouter(router, site.prefix + moe, experts, hidden, false);
@@ -102,9 +99,7 @@ void Llama(Arch& a, ModelBuilder& m) {
   const Index hidden = a.Number("hidden");
   m.Add(AddEnds(a, m));
   const Site site = InLayers(ReadLayers(a, m), kLayer);
-  Attention attention = ReadAttention(a);
-  attention.qk_norm = a.FlagOr("qk_norm", false);
-  AddAttentionUnit(a, m, site, attention);
+  AddAttentionUnit(a, m, site, ReadAttention(a));
   UnitBuilder mlp(site, "mlp", m.format());
   mlp.Whole(site.prefix + kSecondNorm, {hidden});
   AddGatedMlp(mlp, site.prefix + "mlp.", hidden, a.Number("inter"));
@@ -112,12 +107,10 @@ void Llama(Arch& a, ModelBuilder& m) {
 }
 
 void Mixtral(Arch& a, ModelBuilder& m) {
-  AddMoeModel(a, m, "block_sparse_moe.", a.Number("inter"), a.FlagOr("qk_norm", false), {"w1", "w3", "w2"});
+  AddMoeModel(a, m, "block_sparse_moe.", a.Number("inter"), {"w1", "w3", "w2"});
 }
 
-void Qwen3Moe(Arch& a, ModelBuilder& m) {
-  AddMoeModel(a, m, "mlp.", a.Number("moe_inter"), a.FlagOr("qk_norm", false), {});
-}
+void Qwen3Moe(Arch& a, ModelBuilder& m) { AddMoeModel(a, m, "mlp.", a.Number("moe_inter"), {}); }
 
 void GptOss(Arch& a, ModelBuilder& m) { AddGptOss(a, m, false); }
 

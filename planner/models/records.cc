@@ -61,16 +61,14 @@ absl::Status CheckExpertsOneByOne(const Model& model) {
     found = true;
     if (!unit.stacked) continue;
     return Error(ErrorCode::kInvalidOption,
-                 absl::StrCat("\"model ", model.name, ".quant\" must not be mxfp4_experts where the checkpoint stacks ",
-                              "the experts of a layer"));
+                 "\"quant\" must not be mxfp4_experts where the checkpoint stacks the experts of a layer");
   }
   if (found) return absl::OkStatus();
-  return Error(ErrorCode::kInvalidOption,
-               absl::StrCat("\"model ", model.name, ".quant\" must not be mxfp4_experts where there are no experts"));
+  return Error(ErrorCode::kInvalidOption, "\"quant\" must not be mxfp4_experts where there are no experts");
 }
 
-absl::StatusOr<Model> FromRecord(const std::string& name, const Json& json) {
-  Arch record(absl::StrCat("model ", name), json);
+absl::StatusOr<Model> ReadRecord(const std::string& name, const Json& json) {
+  Arch record("", json);
   for (const char* text : {"hf", "status", "source", "note", "traits"}) record.TextOr(text, "");
   const std::string family_name = record.Text("family"), quant = record.TextOr("quant", "");
   const std::string scale = record.TextOr("scale_dtype", "F32");
@@ -93,7 +91,7 @@ absl::StatusOr<Model> FromRecord(const std::string& name, const Json& json) {
     expert_format = format;
   }
   if (quant == "mxfp4_experts") expert_format = {.kind = LinearFormat::kMxfp4};
-  Arch arch(absl::StrCat("model ", name, ": arch"), **numbers);
+  Arch arch("arch", **numbers);
   ModelBuilder model(name, format, expert_format);
   (quant == "mxfp4" ? GptOssMxfp4 : family->second)(arch, model);
   HR_RETURN_IF_ERROR(arch.Done());
@@ -107,6 +105,12 @@ absl::StatusOr<Model> FromRecord(const std::string& name, const Json& json) {
     HR_RETURN_IF_ERROR(arch.Done());
   }
   return made;
+}
+
+absl::StatusOr<Model> FromRecord(const std::string& name, const Json& json) {
+  absl::StatusOr<Model> model = ReadRecord(name, json);
+  if (model.ok()) return model;
+  return WithMessage(model.status(), absl::StrCat("model \"", name, "\": ", model.status().message()));
 }
 
 }  // namespace

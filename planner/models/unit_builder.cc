@@ -138,8 +138,7 @@ absl::Status ModelBuilder::Check() const {
     bits += of_unit * layers * (unit.experts > 0 ? unit.experts : 1);
   }
   if (bits <= std::numeric_limits<Index>::max()) return absl::OkStatus();
-  return Error(ErrorCode::kOutOfBounds,
-               absl::StrCat("model \"", model_.name, "\" has 2^60 bytes or more: check the numbers of its record"));
+  return Error(ErrorCode::kOutOfBounds, "the model has 2^60 bytes or more: check its numbers");
 }
 
 }  // namespace headrace
