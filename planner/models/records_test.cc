@@ -151,6 +151,60 @@ TEST(Records, StackedExperts) {
   EXPECT_EQ(Parts(TensorNamed(qwen, "gate_up_proj")), "{1024, 1}{1024, 1}");
 }
 
+TEST(Records, RecurrentLayersAreCutByHeads) {
+  const Model nemotron = ModelNamed("nemotron-nano-9b-v2").value();
+  const ModelUnit& mamba = UnitNamed(nemotron, "mamba");
+  EXPECT_EQ(Parts(TensorNamed(mamba, "in_proj.weight")), "{128, 80}{128, 80}{8, 128}{8, 128}{128, 1}");
+  EXPECT_EQ(Parts(TensorNamed(mamba, "conv1d.weight")), "{128, 80}{8, 128}{8, 128}");
+  EXPECT_EQ(Parts(TensorNamed(mamba, "norm.weight")), "");  // the layer's
+  EXPECT_EQ(Parts(TensorNamed(mamba, "mixer.norm.weight")), "{128, 80}");
+  EXPECT_THAT(UnitNamed(nemotron, "attention").layers, ElementsAre(14, 21, 30, 39));
+
+  const Model qwen = ModelNamed("tiny-qwen3.5").value();
+  const ModelUnit& delta = UnitNamed(qwen, "gated_delta");
+  EXPECT_EQ(Parts(TensorNamed(delta, "in_proj_qkv.weight")), "{2, 32}{2, 32}{8, 32}");
+  EXPECT_EQ(Parts(TensorNamed(delta, "conv1d.weight")), "{2, 32}{2, 32}{8, 32}");
+  const std::string pre = "model.language_model.layers.{layer}.linear_attn.in_proj";
+  EXPECT_EQ(Fused(delta, delta.engine), absl::StrCat(pre, "_qkvz.weight: ", pre, "_qkv.weight ", pre, "_z.weight\n",  //
+                                                     pre, "_ba.weight: ", pre, "_b.weight ", pre, "_a.weight\n"));
+  EXPECT_EQ(Fused(delta, delta.trainer), absl::StrCat(pre, ".weight: ", pre, "_qkv.weight ", pre, "_z.weight ", pre,
+                                                      "_b.weight ", pre, "_a.weight\n"));
+  EXPECT_THAT(UnitNamed(qwen, "attention").layers, ElementsAre(3));
+  EXPECT_EQ(UnitNamed(qwen, "vision").place, UnitPlace::kFirst);
+  EXPECT_FALSE(UnitNamed(qwen, "draft0.expert").stacked);
+  EXPECT_TRUE(UnitNamed(qwen, "expert").stacked);
+}
+
+TEST(Records, KimiDeltaAttention) {
+  const Model model = ModelNamed("kimi-k3-bf16").value();
+  EXPECT_EQ(TensorCount(model), 249756);
+  const ModelUnit& kda = UnitNamed(model, "kda");
+  EXPECT_EQ(kda.layers.size(), 69u);
+  const std::string pre = "language_model.model.layers.{layer}.self_attn.";
+  EXPECT_EQ(
+      Fused(kda, kda.engine),
+      absl::StrCat(pre, "in_proj_qkvgfab.weight: ", pre, "q_proj.weight ", pre, "k_proj.weight ", pre, "v_proj.weight ",
+                   pre, "g_proj.weight ", pre, "f_a_proj.weight ", pre, "b_proj.weight\n",  //
+                   pre, "conv1d.weight: ", pre, "q_conv1d.weight ", pre, "k_conv1d.weight ", pre, "v_conv1d.weight\n"));
+  EXPECT_EQ(TensorNamed(kda, "f_a_proj.weight").cut_axis, -1);
+  EXPECT_EQ(TensorNamed(kda, "A_log").cut_axis, -1);
+  EXPECT_EQ(Parts(TensorNamed(kda, "f_b_proj.weight")), "{96, 128}");
+  const ModelUnit& mla = UnitNamed(model, "mla");
+  EXPECT_EQ(mla.layers.back(), 92);
+  EXPECT_EQ(mla.layers.front(), 3);
+  EXPECT_THAT(Fused(mla, mla.engine), HasSubstr("fused_qkv_a_g_proj.weight"));
+  EXPECT_EQ(TensorNamed(UnitNamed(model, "moe"), "routed_expert_up_proj.weight").cut_axis, -1);
+}
+
+TEST(Records, SharedBlocksAreInTheLayersThatUseThemFirst) {
+  const Model model = ModelNamed("zamba2-7b").value();
+  EXPECT_EQ(UnitNamed(model, "embedding").place, UnitPlace::kEnds);
+  EXPECT_THAT(UnitNamed(model, "shared_block").layers, ElementsAre(6, 11));
+  EXPECT_EQ(UnitNamed(model, "adapters0").tensors.size(), 14u);
+  EXPECT_EQ(UnitNamed(model, "adapters1").tensors.size(), 12u);
+  EXPECT_EQ(Parts(TensorNamed(UnitNamed(model, "adapters1"), "_list.1.1.weight")), "{14336, 1}{14336, 1}");
+}
+
 TEST(Records, UnknownModelsAreNamed) {
   const absl::Status status = ModelNamed("qwen3-4").status();
   EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption));
