@@ -17,7 +17,7 @@ absl::StatusOr<Index> ReplicasOf(Index gpus, const Extents& sizes, absl::string_
   if (gpus % each != 0) {
     return Error(ErrorCode::kShapeMismatch,
                  absl::StrCat(gpus, " GPUs are no multiple of ", names, " = ", each, " (", absl::StrJoin(sizes, " x "),
-                              "): dp = gpus / (", names, ") must be whole"));
+                              "): the GPUs are whole replicas"));
   }
   return gpus / each;
 }
@@ -56,6 +56,11 @@ absl::StatusOr<MegatronLayout> FitMegatron(MegatronLayout layout, Index gpus) {
   ParallelLayout& p = layout.parallel;
   HR_ASSIGN_OR_RETURN(p.dp, ReplicasOf(gpus, {p.tp, p.cp, p.pp}, "tp * cp * pp"));
   HR_RETURN_IF_ERROR(RanksOf(p).status());
+  return layout;
+}
+
+absl::StatusOr<FsdpLayout> FitFsdp(FsdpLayout layout, Index gpus) {
+  HR_ASSIGN_OR_RETURN(layout.replicas, ReplicasOf(gpus, {layout.shards, layout.tp}, "shards * tp"));
   return layout;
 }
 

@@ -73,6 +73,11 @@ struct JobLayout {
 //   shape_mismatch  tp * cp * pp does not divide gpus; what RanksOf refuses
 absl::StatusOr<MegatronLayout> FitMegatron(MegatronLayout layout, Index gpus);
 
+// FSDP on `gpus` ranks: replicas = gpus / (shards * tp), which replaces `replicas`.
+//   invalid_option  a number below 1
+//   shape_mismatch  shards * tp does not divide gpus
+absl::StatusOr<FsdpLayout> FitFsdp(FsdpLayout layout, Index gpus);
+
 // Engines on `gpus` ranks: dp = gpus / (tp * pp). ep 1: experts are cut by TP, as all else (etp = tp). Above 1 they are
 // dealt to ep ranks: at least tp, a multiple of it (vLLM's expert parallel over tp * data parallel, etp = 1), or a
 // divisor of it, and TP cuts each further (SGLang, etp = tp / ep).

@@ -96,7 +96,7 @@ TEST(ParseLayout, ErrorsNameTheField) {
   expect(Layout(R"({"gpus": 8, "tp": 3})", kGen), "shape_mismatch", "train: 8 GPUs are no multiple of");
   expect(Layout(R"({"gpus": 8, "tp": 1, "ep": 16})", kGen), "shape_mismatch", "train: EP 16");
   expect(Layout(kGen, R"({"gpus": 8, "tp": 3})"), "shape_mismatch", "gen: 8 GPUs are no multiple of");
-  expect(Layout(R"({"gpus": 8, "fsdp": 3})", kGen), "shape_mismatch", "train.gpus");
+  expect(Layout(R"({"gpus": 8, "fsdp": 3})", kGen), "shape_mismatch", "train: 8 GPUs are no multiple of shards * tp");
   expect(Layout(kGen, kGen, R"(, "seconds_min": "fast")"), "malformed", "seconds_min");
   expect(Layout(kGen, kGen, R"(, "speed": 1)"), "malformed", "speed is unknown");
   expect(R"({"id": "x", "model": "m", "gpu": "TPU", "train": {"gpus": 8, "tp": 1}, "gen": {"gpus": 8, "tp": 1}})",
