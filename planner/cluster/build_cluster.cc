@@ -160,6 +160,9 @@ absl::Status CheckUnit(const Model& model, const ModelUnit& unit, const JobLayou
 }
 
 absl::Status CheckRanks(const char* side, Index ranks, const SideShape& shape) {
+  if (ranks > kMaxSideRanks) {
+    return Error(ErrorCode::kOutOfBounds, absl::StrCat(side, ": ", ranks, " ranks: give at most ", kMaxSideRanks));
+  }
   if (ranks == shape.ranks && shape.ranks_per_host >= 1 && shape.ranks_per_domain >= 1) return absl::OkStatus();
   return Error(ErrorCode::kShapeMismatch,
                absl::StrCat(side, ": a layout of ", ranks, " ranks on ", shape.ranks, " GPUs in hosts of ",

@@ -21,6 +21,8 @@ namespace headrace {
 //
 //   malformed       a layer that the model has not; a unit that contradicts itself
 //   shape_mismatch  what the rules refuse: sizes that do not divide; machines that are not as many as the ranks
+//   misaligned_block  a cut inside a scale block
+//   out_of_bounds   more than kMaxSideRanks ranks a side
 absl::StatusOr<Cluster> BuildCluster(const Model& model, const JobLayout& layout);
 
 }  // namespace headrace

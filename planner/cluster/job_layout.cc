@@ -14,6 +14,9 @@ namespace {
 absl::StatusOr<Index> ReplicasOf(Index gpus, const Extents& sizes, absl::string_view names) {
   HR_ASSIGN_OR_RETURN(const Index each, MeshSize({sizes, {}}));
   if (gpus < 1) return Error(ErrorCode::kInvalidOption, absl::StrCat(gpus, " GPUs: give at least 1"));
+  if (gpus > kMaxSideRanks) {
+    return Error(ErrorCode::kOutOfBounds, absl::StrCat(gpus, " GPUs: a side has at most ", kMaxSideRanks));
+  }
   if (gpus % each != 0) {
     return Error(ErrorCode::kShapeMismatch,
                  absl::StrCat(gpus, " GPUs are no multiple of ", names, " = ", each, " (", absl::StrJoin(sizes, " x "),

@@ -17,6 +17,9 @@
 
 namespace headrace {
 
+// Ranks of one side. What a cluster holds grows with them, and layouts come from users.
+inline constexpr Index kMaxSideRanks = Index{1} << 17;
+
 // Megatron: ranks in the order of parallel.h (tp-cp-ep-dp-pp).
 struct MegatronLayout {
   ParallelLayout parallel;
@@ -71,11 +74,13 @@ struct JobLayout {
 // Megatron's layout of `gpus` ranks: dp = gpus / (tp * cp * pp), which replaces parallel.dp.
 //   invalid_option  a number below 1
 //   shape_mismatch  tp * cp * pp does not divide gpus; what RanksOf refuses
+//   out_of_bounds   more than kMaxSideRanks gpus
 absl::StatusOr<MegatronLayout> FitMegatron(MegatronLayout layout, Index gpus);
 
 // FSDP on `gpus` ranks: replicas = gpus / (shards * tp), which replaces `replicas`.
 //   invalid_option  a number below 1
 //   shape_mismatch  shards * tp does not divide gpus
+//   out_of_bounds   more than kMaxSideRanks gpus
 absl::StatusOr<FsdpLayout> FitFsdp(FsdpLayout layout, Index gpus);
 
 // Engines on `gpus` ranks: dp = gpus / (tp * pp). ep 1: experts are cut by TP, as all else (etp = tp). Above 1 they are
@@ -85,6 +90,7 @@ absl::StatusOr<FsdpLayout> FitFsdp(FsdpLayout layout, Index gpus);
 //   tp 1, ep 8, 16 gpus: dp 16, etp 1, two replicas of each expert
 //   invalid_option  a number below 1
 //   shape_mismatch  tp * pp does not divide gpus; neither of tp, ep divides the other; what RanksOf refuses
+//   out_of_bounds   more than kMaxSideRanks gpus
 absl::StatusOr<EngineLayout> FitEngines(Index gpus, Index tp, Index pp, Index ep);
 
 // Ranks of the trainer. Errors of RanksOf and MeshSize.
