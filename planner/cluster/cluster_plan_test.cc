@@ -10,6 +10,7 @@
 #include "planner/balance.h"
 #include "planner/cluster/cluster_proof.h"
 #include "planner/cluster/rank_plan.h"
+#include "planner/cluster/rank_proof.h"
 #include "planner/cluster/testing/carry_out.h"
 #include "planner/cluster/testing/random_cluster.h"
 #include "planner/status.h"
@@ -35,6 +36,14 @@ void ExpectRight(const Cluster& cluster, Policy policy) {
   const absl::Status proof = ProveCluster(cluster, *plan);
   ASSERT_TRUE(proof.ok()) << proof;
   const AllPlans plans = PlansOf(*plan);
+  for (const RankPlan& p : plans.senders) ASSERT_TRUE(ProveSender(cluster, *plan, p).ok());
+  for (const RankPlan& p : plans.receivers) {
+    const absl::Status proof_of_rank = ProveReceiver(cluster, *plan, p);
+    ASSERT_TRUE(proof_of_rank.ok()) << proof_of_rank;
+    for (const std::vector<RankPlan>* side : {&plans.senders, &plans.receivers}) {
+      for (const RankPlan& from : *side) ASSERT_TRUE(ProveHandover(from, p).ok());
+    }
+  }
   ASSERT_EQ(CarryOut(cluster, plans.senders, plans.receivers), "");
 }
 

@@ -85,25 +85,87 @@ class UnitProof {
     return absl::OkStatus();
   }
 
-  // Round r takes each cell's r-th way.
-  absl::Status CheckCopies() {
-    size_t rounds = 1;
-    for (const std::set<Delivery>& ways : ways_) rounds = std::max(rounds, ways.size());
-    std::vector<std::set<Delivery>::const_iterator> way;
-    for (const std::set<Delivery>& ways : ways_) way.push_back(ways.begin());
-    for (size_t r = 0; r < rounds; ++r) {
-      Plan plan;
-      plan.zero_fills = answers_.ZeroFills(number_);
-      plan.decisions.resize(unit_.manifest.tensors.size());
-      for (size_t c = 0; c < cells_.size(); ++c) {
-        for (const SentStripe& stripe : *way[c]) HR_RETURN_IF_ERROR(AddStream(static_cast<int>(c), stripe, &plan));
-        if (std::next(way[c]) != ways_[c].end()) ++way[c];
+  // All cells in their first way; then each further way of a cell, together with the tensors that share its buffers.
+  absl::Status CheckCopies() const {
+    std::vector<int> all(cells_.size());
+    std::iota(all.begin(), all.end(), 0);
+    HR_RETURN_IF_ERROR(ProveWays(unit_.manifest, all, 0));
+    for (const std::vector<int>& cells : SharingBuffers()) {
+      size_t ways = 1;
+      for (int c : cells) ways = std::max(ways, ways_[c].size());
+      if (ways == 1) continue;
+      std::set<std::string> tensors;
+      for (int c : cells) tensors.insert(unit_.manifest.tensors[cells_[c].tensor].name);
+      Manifest manifest = unit_.manifest;
+      std::vector<int> kept;
+      for (size_t b = 0; b < unit_.manifest.destination.size(); ++b) {
+        const std::vector<Piece>& pieces = unit_.manifest.destination[b].pieces;
+        if (std::any_of(pieces.begin(), pieces.end(), [&](const Piece& p) { return tensors.contains(p.tensor); })) {
+          kept.push_back(static_cast<int>(b));
+        }
       }
-      if (absl::Status status = ProveCoverage(unit_.manifest, plan); !status.ok()) {
-        return WithMessage(status, absl::StrCat("unit \"", unit_.unit.name, "\": ", status.message()));
-      }
+      manifest.destination.clear();
+      for (int b : kept) manifest.destination.push_back(unit_.manifest.destination[b]);
+      for (size_t way = 1; way < ways; ++way) HR_RETURN_IF_ERROR(ProveWays(manifest, cells, way, kept));
     }
     return absl::OkStatus();
+  }
+
+  // Cells by tensors that are in one buffer with each other.
+  std::vector<std::vector<int>> SharingBuffers() const {
+    std::map<std::string, int> parent_of;
+    std::vector<int> parent(unit_.manifest.tensors.size());
+    std::iota(parent.begin(), parent.end(), 0);
+    for (size_t t = 0; t < parent.size(); ++t) parent_of[unit_.manifest.tensors[t].name] = static_cast<int>(t);
+    auto root = [&](int t) {
+      while (parent[t] != t) t = parent[t] = parent[parent[t]];
+      return t;
+    };
+    for (const Buffer& b : unit_.manifest.destination) {
+      int first = -1;
+      for (const Piece& p : b.pieces) {
+        if (p.kind != PieceKind::kTensor) continue;
+        const int t = root(parent_of.at(p.tensor));
+        if (first < 0) first = t;
+        parent[t] = root(first);
+      }
+    }
+    std::map<int, std::vector<int>> cells;
+    for (size_t c = 0; c < cells_.size(); ++c) cells[root(cells_[c].tensor)].push_back(static_cast<int>(c));
+    std::vector<std::vector<int>> out;
+    for (auto& [tensor, list] : cells) out.push_back(std::move(list));
+    return out;
+  }
+
+  // ProveCoverage of the cells' copies, each in its way of that number, or its last. `manifest` is the unit's; where
+  // `kept` is not empty, it has these destination buffers alone.
+  absl::Status ProveWays(const Manifest& manifest, const std::vector<int>& cells, size_t way,
+                         const std::vector<int>& kept = {}) const {
+    std::vector<int> number(unit_.manifest.destination.size(), -1);
+    for (size_t b = 0; b < number.size(); ++b) number[b] = kept.empty() ? static_cast<int>(b) : -1;
+    for (size_t k = 0; k < kept.size(); ++k) number[kept[k]] = static_cast<int>(k);
+    Plan plan;
+    plan.decisions.resize(manifest.tensors.size());
+    for (const ZeroFill& fill : answers_.ZeroFills(number_)) {
+      if (kept.empty()) {
+        plan.zero_fills.push_back(fill);
+      } else if (fill.destination >= 0 && fill.destination < static_cast<int>(number.size()) &&
+                 number[fill.destination] >= 0) {
+        plan.zero_fills.push_back(fill);
+        plan.zero_fills.back().destination = number[fill.destination];
+      }
+    }
+    for (int c : cells) {
+      auto delivery = ways_[c].begin();
+      std::advance(delivery, std::min(way, ways_[c].size() - 1));
+      for (const SentStripe& stripe : *delivery) HR_RETURN_IF_ERROR(AddStream(c, stripe, &plan));
+    }
+    if (!kept.empty()) {
+      for (Copy& copy : plan.copies) copy.destination = number[copy.destination];
+    }
+    const absl::Status status = ProveCoverage(manifest, plan);
+    if (status.ok()) return status;
+    return WithMessage(status, absl::StrCat("unit \"", unit_.unit.name, "\": ", status.message()));
   }
 
   absl::Status AddStream(int c, const SentStripe& stripe, Plan* plan) const {

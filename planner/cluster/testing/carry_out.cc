@@ -22,6 +22,10 @@ using BufferKey = std::tuple<int, int, int, int, int>;
 using Memory = std::map<BufferKey, Bytes>;
 
 void SetBits(Bytes* bytes, Index bit, int bits, uint64_t value) {
+  if (bits % 8 == 0) {
+    for (int i = 0; i < bits / 8; ++i) (*bytes)[bit / 8 + i] = static_cast<uint8_t>(value >> (8 * i));
+    return;
+  }
   for (int i = 0; i < bits; ++i) {
     const uint8_t mask = static_cast<uint8_t>(1u << ((bit + i) % 8));
     uint8_t& byte = (*bytes)[(bit + i) / 8];
