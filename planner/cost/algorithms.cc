@@ -15,6 +15,9 @@
 namespace headrace {
 namespace {
 
+// Into how many turns a broadcast over several lanes is cut: its time is that of equal turns within 1 / 64.
+constexpr Index kBroadcastTurns = 64;
+
 // NeMo RL's is_nccl_reshard_param: shared experts go the other way.
 bool IsBulk(absl::string_view tensor) {
   if (absl::StrContains(tensor, "shared_expert")) return false;
@@ -285,10 +288,12 @@ absl::StatusOr<std::vector<Round>> GatherBroadcast(const Cluster& cluster, Tenso
     AddRing(rank, -1, 0, trainer, rank / trainer.ranks_per_domain, rank % trainer.ranks_per_domain, &flow.hops);
     if (!flow.hops.empty()) gather.traffic.flows.push_back(std::move(flow));
   }
-  // The root's bytes leave by every rank of its domain.
+  // The root's bytes leave by every rank of its domain, in turns.
   const int32_t lanes = std::min(trainer.ranks_per_domain, trainer.ranks);
-  for (int32_t lane = 0; lane < lanes; ++lane) {
-    Flow flow{total_bytes / lanes + (lane < total_bytes % lanes ? 1 : 0), 0, {}};
+  const Index parts = kBroadcastTurns * lanes;
+  for (Index part_number = 0; part_number < parts; ++part_number) {
+    const int32_t lane = static_cast<int32_t>(part_number % lanes);
+    Flow flow{total_bytes / parts + (part_number < total_bytes % parts ? 1 : 0), 0, {}};
     if (lane > 0) flow.hops.push_back({0, lane, -1});
     AddRing(lane, lane > 0 ? 0 : -1, trainer.ranks, cluster.destination, 0, lane, &flow.hops);
     if (flow.bytes > 0) broadcast.traffic.flows.push_back(std::move(flow));
