@@ -4,8 +4,10 @@
 #include <cstring>
 #include <string>
 
+#include "cli/cluster_commands.h"
 #include "cli/demo/demo_command.h"
 #include "cli/demo/rank.h"
+#include "cli/explain_command.h"
 #include "cli/plan_command.h"
 #include "cli/rehearse_command.h"
 #include "cli/report.h"
@@ -19,15 +21,59 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_status = kExitOk;
 
-  PlanCommand plan;
-  CLI::App* planning = app.add_subcommand("plan", "Plan a manifest and prove the plan");
-  planning->add_option("FILE", plan.file, "the manifest (JSON); - reads standard input")->required();
   const std::string policies = "auto: every tensor is resharded; hybrid: QKV and Mamba weights are broadcast";
-  planning->add_option("--policy", plan.policy, policies)
-      ->check(CLI::IsMember({"auto", "hybrid"}))
-      ->capture_default_str();
-  planning->add_flag("--json", plan.json, "print one JSON document");
-  planning->callback([&] { exit_status = Run(plan); });
+  auto add_policy = [&](CLI::App* command, std::string& policy) {
+    command->add_option("--policy", policy, policies)->check(CLI::IsMember({"auto", "hybrid"}))->capture_default_str();
+  };
+  auto add_job = [](CLI::App* command, LayoutChoice& job) {
+    command->add_option("--model", job.model,
+                        "a public model by its record's name, or a file with a record; by default the layout's");
+    return command->add_option("--layout", job.layout, "a published layout by its id, or a file with a layout (JSON)");
+  };
+  auto add_cluster = [&](CLI::App* command, ClusterCommand& cluster) {
+    add_policy(command, cluster.policy);
+    command->add_option("--page", cluster.page, "write a page with pictures (HTML) to this file");
+    command->add_flag("--json", cluster.json, "print one JSON document");
+    return add_job(command, cluster.job);
+  };
+  // One of a manifest and a layout.
+  auto one_of = [](CLI::Option* file, CLI::Option* layout) {
+    file->excludes(layout);
+    layout->excludes(file);
+    return [file, layout] {
+      if (file->empty() && layout->empty()) throw CLI::RequiredError("FILE or --layout");
+    };
+  };
+
+  PlanCommand plan;
+  ClusterCommand plan_cluster;
+  CLI::App* planning = app.add_subcommand("plan", "Plan a manifest, or a model under a layout, and prove the plan");
+  CLI::Option* plan_file = planning->add_option("FILE", plan.file, "the manifest (JSON); - reads standard input");
+  const auto plan_one = one_of(plan_file, add_cluster(planning, plan_cluster));
+  planning->callback([&] {
+    plan_one();
+    plan.policy = plan_cluster.policy;
+    plan.json = plan_cluster.json;
+    exit_status = plan_file->empty() ? RunClusterPlan(plan_cluster) : Run(plan);
+  });
+
+  ClusterCommand simulate;
+  CLI::App* simulating =
+      app.add_subcommand("simulate", "Plan a model under a layout, and simulate how long the refit takes");
+  add_cluster(simulating, simulate)->required();
+  simulating->callback([&] { exit_status = RunSimulate(simulate); });
+
+  ExplainCommand explain;
+  CLI::App* explaining = app.add_subcommand("explain", "Show where each part of a tensor comes from and goes to");
+  explaining->add_option("TENSOR", explain.tensor, "its checkpoint name")->required();
+  CLI::Option* explain_file = explaining->add_option("FILE", explain.file, "the manifest (JSON)");
+  const auto explain_one = one_of(explain_file, add_job(explaining, explain.job));
+  add_policy(explaining, explain.policy);
+  explaining->add_flag("--json", explain.json, "print one JSON document");
+  explaining->callback([&] {
+    explain_one();
+    exit_status = Run(explain);
+  });
 
   RehearseCommand rehearse;
   CLI::App* rehearsing = app.add_subcommand("rehearse", "Move made-up weights through a manifest and check every byte");
@@ -35,9 +81,7 @@ int Main(int argc, char** argv) {
   rehearsing->add_option("--transport", rehearse.transport, "memory: one process; host, ucx: a process for each rank")
       ->check(CLI::IsMember({"memory", "host", "ucx"}))
       ->capture_default_str();
-  rehearsing->add_option("--policy", rehearse.policy, policies)
-      ->check(CLI::IsMember({"auto", "hybrid"}))
-      ->capture_default_str();
+  add_policy(rehearsing, rehearse.policy);
   rehearsing->add_flag("--dump", rehearse.dump, "print the raw bits of every destination element");
   rehearsing->add_flag("--json", rehearse.json, "print one JSON document");
   rehearsing->callback([&] { exit_status = Run(rehearse); });

@@ -75,11 +75,16 @@ std::string Rectangle(double x, double y, double width, double height, const std
       x, y, width, height, colour, opacity, Escaped(title));
 }
 
-// Labels of `count` places, each `step` long: as many as there is room for.
+// Calls label(i) for those places, each `step` long, that have one and for which there is room after the last.
 template <typename Label>
-void EachLabel(size_t count, double step, double room, const Label& label) {
-  const size_t stride = std::max<size_t>(1, static_cast<size_t>(std::ceil(room / step)));
-  for (size_t i = 0; i < count; i += stride) label(i);
+void EachLabel(const std::vector<std::string>& labels, double step, double room, const Label& label) {
+  double free = 0;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const double at = static_cast<double>(i) * step;
+    if (labels[i].empty() || at < free) continue;
+    label(i);
+    free = at + room;
+  }
 }
 
 std::string MatrixPicture(const TrafficMatrix& matrix) {
@@ -88,7 +93,7 @@ std::string MatrixPicture(const TrafficMatrix& matrix) {
   const double height = std::clamp(480.0 / static_cast<double>(rows), 4.0, std::min(width, 28.0));
   const int64_t most = std::max<int64_t>(1, *std::max_element(matrix.bytes.begin(), matrix.bytes.end()));
   std::string out;
-  EachLabel(rows, height, 13, [&](size_t r) {
+  EachLabel(matrix.rows, height, 13, [&](size_t r) {
     out += Text(kLeft - 6, (static_cast<double>(r) + 0.5) * height + 4, "end", matrix.rows[r]);
   });
   for (size_t r = 0; r < rows; ++r) {
@@ -103,7 +108,7 @@ std::string MatrixPicture(const TrafficMatrix& matrix) {
     }
   }
   const double bottom = static_cast<double>(rows) * height;
-  EachLabel(columns, width, 100, [&](size_t c) {
+  EachLabel(matrix.columns, width, 100, [&](size_t c) {
     out += Text(kLeft + static_cast<double>(c) * width, bottom + 14, "start", matrix.columns[c]);
   });
   return Svg(bottom + 20, out);
@@ -138,7 +143,7 @@ std::string BarPicture(const Bars& bars) {
                        absl::StrCat(bars.labels[i], ", ", bars.parts[p], ": ", HumanBytes(bytes)));
     }
   }
-  EachLabel(count, width, 100, [&](size_t i) {
+  EachLabel(bars.labels, width, 100, [&](size_t i) {
     out += Text(kLeft + static_cast<double>(i) * width, kHeight + 26, "start", bars.labels[i]);
   });
   return Key(bars.parts) + Svg(kHeight + 34, out);
@@ -149,20 +154,19 @@ std::string TimelinePicture(const Timeline& timeline) {
   const double bottom = lane * static_cast<double>(timeline.lanes.size());
   const double scale = (kPageWidth - kLeft - 40) / std::max(timeline.seconds, 1e-12);
   std::string out;
-  EachLabel(timeline.lanes.size(), lane, 13, [&](size_t i) {
+  EachLabel(timeline.lanes, lane, 13, [&](size_t i) {
     out += Text(kLeft - 6, (static_cast<double>(i) + 0.5) * lane + 4, "end", timeline.lanes[i]);
   });
-  for (const TimelineInterval& i : timeline.intervals) {
-    out += Rectangle(kLeft + i.begin * scale, i.lane * lane + 1, std::max(0.3, (i.end - i.begin) * scale), lane - 2,
-                     Colour(i.kind), 1,
-                     absl::StrCat(timeline.lanes[i.lane], ", ", timeline.kinds[i.kind], ": ", HumanSeconds(i.begin),
-                                  " to ", HumanSeconds(i.end)));
-  }
   for (int tick = 0; tick <= 4; ++tick) {
     const double at = timeline.seconds * tick / 4, x = kLeft + at * scale;
     absl::StrAppendFormat(&out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"0\" y2=\"%.1f\"/>\n", x, x,
                           bottom + 4);
     out += Text(x, bottom + 16, "middle", HumanSeconds(at));
+  }
+  for (const TimelineInterval& i : timeline.intervals) {
+    out += Rectangle(kLeft + i.begin * scale, i.lane * lane + 1, std::max(0.3, (i.end - i.begin) * scale), lane - 2,
+                     Colour(i.kind), 1,
+                     absl::StrCat(timeline.kinds[i.kind], ": ", HumanSeconds(i.begin), " to ", HumanSeconds(i.end)));
   }
   return Key(timeline.kinds) + Svg(bottom + 22, out);
 }

@@ -35,7 +35,7 @@ struct TimelineInterval {
 };
 
 struct Timeline {
-  std::vector<std::string> lanes;
+  std::vector<std::string> lanes;  // their labels; empty: it belongs to the one above
   std::vector<std::string> kinds;
   std::vector<TimelineInterval> intervals;
   double seconds = 0;  // the whole of it

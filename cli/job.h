@@ -1,0 +1,43 @@
+#ifndef HEADRACE_CLI_JOB_H_
+#define HEADRACE_CLI_JOB_H_
+
+// A model under a layout, as the commands that plan for clusters are told it.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/cluster/cluster.h"
+#include "planner/cluster/job_layout.h"
+#include "planner/models/model.h"
+
+namespace headrace {
+
+struct LayoutChoice {
+  std::string model;   // a record's name, or a file with a record; empty: the layout's model
+  std::string layout;  // a published layout's id, or a file with a layout
+};
+
+struct Job {
+  Model model;
+  JobLayout layout;
+  Cluster cluster;
+  // What a reader of its numbers must know: the layout's own note, and that the model is another than the layout's.
+  std::vector<std::string> notes;
+};
+
+// Files are told from names by a "/" or the ending ".json". Errors: kIo, those of ParseModelRecord, ModelNamed,
+// ParseLayout, LayoutNamed and BuildCluster.
+absl::StatusOr<Job> LoadJob(const LayoutChoice& options);
+
+// "Megatron TP4 CP1 DP4 PP8 EP16 ETP1, 128 ranks"; "TP8 DP16, 128 ranks".
+std::string TrainerText(const JobLayout& layout);
+std::string EngineText(const JobLayout& layout);
+
+// "destination domain 3, ranks 24 to 31".
+std::string DomainText(const SideShape& side, int32_t rank);
+
+}  // namespace headrace
+
+#endif  // HEADRACE_CLI_JOB_H_

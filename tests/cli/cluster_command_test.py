@@ -1,0 +1,167 @@
+"""The commands that plan a model under a layout, as their users meet them.
+
+usage: cluster_command_test.py HEADRACE FOLDER_OF_CASES
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+BINARY, CASES = sys.argv[1:3]
+MANIFEST = os.path.join(CASES, "22-fsdp-over-tp-strided.json")
+
+
+def run(*words):
+    return subprocess.run([BINARY, *words], capture_output=True, text=True, timeout=120)
+
+
+class ClusterCommandTest(unittest.TestCase):
+    def json(self, *words, status=0):
+        r = run(*words, "--json")
+        self.assertEqual(r.returncode, status, r.stdout + r.stderr)
+        self.assertEqual(r.stderr, "")
+        return json.loads(r.stdout)
+
+    def file(self, text):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "mine.json")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text if isinstance(text, str) else json.dumps(text))
+        return path
+
+    def test_plan_of_a_dense_model(self):
+        plan = self.json("plan", "--layout", "doc-h100-4b")
+        # Qwen3-4B on TP 8, one domain: everything is cut but the norms, which all eight have.
+        hidden, layers, heads, kv_heads, head, inter, vocabulary = 2560, 36, 32, 8, 128, 9728, 151936
+        matrices = layers * hidden * (2 * heads * head + 2 * kv_heads * head + 3 * inter) + vocabulary * hidden
+        norms = layers * (2 * hidden + 2 * head) + hidden
+        self.assertEqual(plan["outcome"], "planned")
+        self.assertEqual(plan["tensors"], layers * 11 + 2)
+        self.assertEqual(plan["needed_bytes"], 2 * (matrices + 8 * norms))
+        self.assertEqual(plan["wire_bytes"], plan["needed_bytes"])
+        self.assertEqual(plan["domain_needed_bytes"], 2 * (matrices + norms))
+        self.assertEqual(plan["domain_wire_bytes"], plan["domain_needed_bytes"])
+        self.assertLessEqual(plan["sender_max_over_mean"], 1.02)
+        for field in ("copies", "plan_seconds", "proof_seconds", "peak_bytes", "receiver_copies", "manifest_bytes"):
+            self.assertGreater(plan[field], 0, field)
+        self.assertRegex(plan["digest"], "^[0-9a-f]{64}$")
+        self.assertEqual(self.json("plan", "--layout", "doc-h100-4b")["digest"], plan["digest"])
+
+    def test_plan_of_a_mixture_of_experts(self):
+        for policy in ("auto", "hybrid"):
+            plan = self.json("plan", "--model", "deepseek-v3-bf16", "--layout", "doc-h100-dsv3", "--policy", policy)
+            self.assertEqual((plan["policy"], plan["tensors"]), (policy, 45395))
+            self.assertEqual(plan["domain_wire_bytes"] == plan["domain_needed_bytes"], policy == "auto")
+            self.assertEqual(plan["wire_bytes"] == plan["needed_bytes"], policy == "auto")
+            self.assertLessEqual(plan["stage_sender_max_over_mean"], 1.02)
+
+    def test_plan_for_people(self):
+        r = run("plan", "--layout", "doc-h100-30b-bf16")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        for words in ("proven", "Megatron TP1 PP2 DP8 EP8, 16 ranks", "TP8 DP2", "busiest sender", "digest", "expert"):
+            self.assertIn(words, r.stdout)
+
+    def test_simulate(self):
+        times = self.json("simulate", "--layout", "doc-h100-30b-bf16")
+        self.assertEqual(times["outcome"], "simulated")
+        self.assertGreaterEqual(times["simulated_seconds"], times["bound_seconds"])
+        self.assertLessEqual(times["simulated_seconds"], 1.15 * times["bound_seconds"])
+        self.assertAlmostEqual(sum(times["by_phase"].values()), times["simulated_seconds"], places=9)
+        self.assertEqual(times["bound_seconds"], max(b["seconds"] for b in times["bounds"].values()))
+        # 61 GB into domains of eight GPUs with 50 GB/s each.
+        self.assertAlmostEqual(times["bounds"]["entering"]["seconds"], 61.06e9 / (8 * 50e9), delta=0.002)
+        r = run("simulate", "--layout", "doc-h100-30b-bf16")
+        for words in ("not measured", "the refit", "no schedule is faster than", "published", "0.74 to 1.00"):
+            self.assertIn(words, r.stdout)
+
+    def test_pages(self):
+        for verb, timeline in (("plan", False), ("simulate", True)):
+            path = self.file("")
+            r = run(verb, "--layout", "pr2971-h100-30b-ep4tp2pp2-tp4dp4", "--page", path)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            with open(path, encoding="utf-8") as f:
+                page = f.read()
+            root = ElementTree.fromstring(page.removeprefix("<!doctype html>"))
+            text = " ".join(root.itertext())
+            self.assertIn("qwen3-30b-a3b", text)
+            self.assertIn("rank 3 to rank ", text)
+            self.assertEqual("Timeline (simulated)" in text, timeline)
+            self.assertEqual(len(root.findall(".//svg")), 4 if timeline else 3)
+        r = run("plan", "--layout", "doc-h100-4b", "--page", "/no/such/folder/page.html", "--json")
+        self.assertEqual((r.returncode, json.loads(r.stdout)["code"]), (2, "io"))
+
+    def test_explain_a_tensor_of_a_cluster(self):
+        tensor = "model.layers.7.self_attn.k_proj.weight"
+        told = self.json("explain", tensor, "--layout", "pr2971-h100-30b-ep8pp2-tp8dp2")
+        # Four KV heads of 128 rows over TP 8: each head on two ranks of both replicas.
+        self.assertEqual((told["shape"], told["dtype"]), ([512, 2048], "BF16"))
+        self.assertEqual(sum(part["bytes"] for part in told["parts"]), 512 * 2048 * 2)
+        homes = {rank: 0 for rank in range(16)}
+        for part in told["parts"]:
+            self.assertIn(part["from"]["rank"], range(8))  # layer 7 is on the first stage
+            for landing in part["lands"]:
+                self.assertEqual(landing["buffer"], "model.layers.7.self_attn.qkv_proj.weight")
+                self.assertEqual(landing["bytes"], part["bytes"])
+                for rank in landing["ranks"]:
+                    homes[rank] += landing["bytes"]
+        self.assertEqual(set(homes.values()), {128 * 2048 * 2})
+        r = run("explain", tensor, "--layout", "pr2971-h100-30b-ep8pp2-tp8dp2")
+        self.assertIn("linear_qkv.weight", r.stdout)
+
+    def test_explain_an_expert(self):
+        told = self.json("explain", "model.layers.5.mlp.experts.77.down_proj.weight", "--layout", "doc-h100-30b-bf16")
+        self.assertEqual(told["unit"], "expert")
+        self.assertEqual(sum(part["bytes"] for part in told["parts"]), 2048 * 768 * 2)
+        for part in told["parts"]:
+            self.assertEqual(part["from"]["rank"] % 8, 77 // 16)  # EP 8 has sixteen experts on each rank
+            for landing in part["lands"]:
+                # The 77th of the stacked [128, 2048, 96].
+                self.assertEqual(landing["first_byte"], 77 * 2048 * 96 * 2)
+
+    def test_explain_a_tensor_of_a_manifest(self):
+        with open(MANIFEST, encoding="utf-8") as f:
+            tensor = json.load(f)["tensors"][0]
+        told = self.json("explain", tensor["name"], MANIFEST)
+        self.assertEqual(told["shape"], tensor["shape"])
+        figures = self.json("plan", MANIFEST)
+        self.assertEqual(sum(copy["bytes"] for copy in told["copies"]), figures["wire_bytes"])
+        self.assertIn("source ", run("explain", tensor["name"], MANIFEST).stdout)
+
+    def test_layouts_and_models_of_ones_own(self):
+        layout = {"id": "mine", "model": "tiny-qwen3", "gpu": "H100", "train": {"gpus": 4, "tp": 2},
+                  "gen": {"gpus": 8, "tp": 4}}
+        plan = self.json("plan", "--layout", self.file(layout))
+        self.assertEqual((plan["model"], plan["layout"], plan["source_ranks"]), ("tiny-qwen3", "mine", 4))
+        other = self.json("plan", "--layout", self.file(layout), "--model", "tiny-qwen3-moe")
+        self.assertEqual(other["model"], "tiny-qwen3-moe")
+        self.assertIn("not of tiny-qwen3-moe", " ".join(other["notes"]))
+        layout["train"]["tp"] = 3
+        error = self.json("plan", "--layout", self.file(layout), status=2)
+        self.assertEqual(error["code"], "shape_mismatch")
+
+    def test_bad_input(self):
+        for words, code, mention in (
+                (("--layout", "nosuch"), "invalid_option", "doc-h100-4b"),
+                (("--layout", "doc-h100-4b", "--model", "nosuch"), "invalid_option", "qwen3-4b"),
+                (("--layout", "peer-perplexity-k2"), "malformed", "train.tp"),
+                (("--layout", self.file("{")), "malformed", "JSON"),
+                (("--layout", "/no/such.json"), "io", "/no/such.json"),
+                (("--layout", "doc-h100-4b", "--policy", "best"), "invalid_option", "policy"),
+                ((), "invalid_option", "--layout")):
+            for verb in ("plan", "simulate", "explain x"):
+                r = run(*verb.split(), *words, "--json")
+                told = json.loads(r.stdout)
+                self.assertEqual(told["code"], code, words)
+                self.assertEqual(r.returncode, 2, words)
+                self.assertIn(mention, told["message"])
+        error = self.json("explain", "nosuch", "--layout", "doc-h100-4b", status=2)
+        self.assertEqual(error["code"], "unknown_tensor")
+        self.assertEqual(self.json("plan", MANIFEST, "--layout", "doc-h100-4b", status=2)["code"], "invalid_option")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=1)
