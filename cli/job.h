@@ -15,8 +15,9 @@
 namespace headrace {
 
 struct LayoutChoice {
-  std::string model;   // a record's name, or a file with a record; empty: the layout's model
-  std::string layout;  // a published layout's id, or a file with a layout
+  std::string model;   // a record's name, or a file with a record or a model of nccl_m2n's; empty: the layout's model
+  std::string layout;  // a published layout's id, or a file with a layout, a system of nccl_m2n's or NeMo RL's config
+  std::string gpu;     // the hardware, for files that do not name it (nccl_m2n, NeMo RL)
 };
 
 struct Job {
@@ -27,8 +28,11 @@ struct Job {
   std::vector<std::string> notes;
 };
 
-// Files are told from names by a "/" or the ending ".json". Errors: kIo, those of ParseModelRecord, ModelNamed,
-// ParseLayout, LayoutNamed and BuildCluster.
+// Files are told from names by a "/" or the ending ".json", and what is in them by their fields: a system of nccl_m2n's
+// has "generation", NeMo RL's configuration "policy"; a record has "family". Their names are those of the files.
+//   kIo, and what LayoutNamed, ParseLayout, ParseM2nSystem, ParseNemoConfig, ModelNamed, ParseModelRecord,
+//   ParseM2nModel and BuildCluster refuse kInvalidOption: a gpu that is missing, or given though the layout names its
+//   own
 absl::StatusOr<Job> LoadJob(const LayoutChoice& options);
 
 // "Megatron TP4 CP1 DP4 PP8 EP16 ETP1, 128 ranks"; "TP8 DP16, 128 ranks".

@@ -27,8 +27,12 @@ int Main(int argc, char** argv) {
   };
   auto add_job = [](CLI::App* command, LayoutChoice& job) {
     command->add_option("--model", job.model,
-                        "a public model by its record's name, or a file with a record; by default the layout's");
-    return command->add_option("--layout", job.layout, "a published layout by its id, or a file with a layout (JSON)");
+                        "a public model by its record's name, or a file (JSON): a record, or a model of nccl_m2n's "
+                        "benchmark; by default the layout's");
+    command->add_option("--gpu", job.gpu, "the hardware, for files that do not name it");
+    return command->add_option("--layout", job.layout,
+                               "a published layout by its id, or a file (JSON): a layout, a system of nccl_m2n's "
+                               "benchmark, or NeMo RL's configuration");
   };
   auto add_cluster = [&](CLI::App* command, ClusterCommand& cluster) {
     add_policy(command, cluster.policy);

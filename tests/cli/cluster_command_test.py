@@ -143,6 +143,26 @@ class ClusterCommandTest(unittest.TestCase):
         error = self.json("plan", "--layout", self.file(layout), status=2)
         self.assertEqual(error["code"], "shape_mismatch")
 
+    def test_files_of_other_systems(self):
+        m2n = self.file({"_comment": "as published", "train": {"num_gpus": 16, "tp_size": 2, "pp_size": 4, "dp_size": 2},
+                         "generation": {"num_gpus": 8, "tp_size": 4, "dp_size": 2}})
+        model = self.file({f"model.layers.{i}.mlp.{n}_proj.weight": {"shape": shape, "dtype": "BF16"}
+                           for i in range(4) for n, shape in (("gate", [512, 256]), ("down", [256, 512]))})
+        plan = self.json("plan", "--layout", m2n, "--model", model, "--gpu", "H100")
+        self.assertEqual((plan["tensors"], plan["needed_bytes"]), (8, 2 * 4 * 2 * 2 * 512 * 256))
+        self.assertEqual(self.json("plan", "--layout", m2n, "--gpu", "H100", status=2)["code"], "invalid_option")
+        self.assertIn("--gpu", self.json("plan", "--layout", m2n, "--model", model, status=2)["message"])
+        nemo = self.file({"cluster": {"num_nodes": 4, "gpus_per_node": 8}, "policy": {
+            "model_name": "Qwen/Qwen3-30B-A3B",
+            "megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2,
+                             "expert_model_parallel_size": 4},
+            "generation": {"backend": "vllm", "vllm_cfg": {"tensor_parallel_size": 4, "pipeline_parallel_size": 1},
+                           "colocated": {"enabled": False, "resources": {"num_nodes": 2, "gpus_per_node": 8}}}}})
+        plan = self.json("plan", "--layout", nemo, "--gpu", "H100", "--model", "qwen3-30b-a3b")
+        self.assertEqual((plan["source_ranks"], plan["destination_ranks"], plan["tensors"]), (16, 16, 18867))
+        error = self.json("plan", "--layout", "doc-h100-4b", "--gpu", "H100", status=2)
+        self.assertIn("leave --gpu out", error["message"])
+
     def test_bad_input(self):
         for words, code, mention in (
                 (("--layout", "nosuch"), "invalid_option", "doc-h100-4b"),
