@@ -294,17 +294,30 @@ absl::StatusOr<UnitShards> TrainerShards(const ModelUnit& unit, const MegatronLa
 
 absl::StatusOr<UnitShards> TrainerShards(const ModelUnit& unit, const FsdpLayout& layout) {
   const Index fsdp = unit.stacked ? 1 : layout.shards;
-  // FSDP shards what TP left to the rank, so that TP's dimension stands first. (DTensor says the same by a StridedShard
-  // on the left, where TP divides.)
-  const Mesh mesh = {{layout.tp, fsdp}, {"tp", "fsdp"}};
   UnitShards shards{fsdp * layout.tp, {}};
+  // By tensor and TP rank. FSDP then shards what TP left to the rank. (DTensor says the same by a StridedShard on the
+  // left of TP's Shard, where TP divides.)
+  std::vector<std::vector<PieceArray>> cut;
+  for (const UnitTensor& tensor : unit.tensors) {
+    const bool plain = tensor.cut_axis >= 0 && tensor.view.empty() && tensor.parts.size() <= 1 && tensor.groups == 0;
+    const MeshPlacement placement = plain ? MeshPlacement(Shard{tensor.cut_axis}) : MeshPlacement(Replicate{});
+    std::vector<PieceArray>& arrays = cut.emplace_back();
+    for (Index t = 0; t < layout.tp; ++t) {
+      arrays.push_back(LocalPart(Whole(SpecOf(tensor)), {{layout.tp}, {"tp"}}, {placement}, {t}));
+      if (!arrays.back().status.ok()) return About(arrays.back().status, {.tensor = tensor.name});
+      if (!arrays.back().shape.empty()) continue;
+      return About(Error(ErrorCode::kMalformed,
+                         absl::StrCat("unit \"", unit.name, "\", tensor \"", tensor.name, "\", trainer: has no axes")),
+                   {.tensor = tensor.name});
+    }
+  }
   for (Index s = 0; s < shards.shards; ++s) {
-    for (const UnitTensor& tensor : unit.tensors) {
-      const bool plain = tensor.cut_axis >= 0 && tensor.view.empty() && tensor.parts.size() <= 1 && tensor.groups == 0;
-      const MeshPlacement tp = plain ? MeshPlacement(Shard{tensor.cut_axis}) : MeshPlacement(Replicate{});
-      const PieceArray local = LocalPart(Whole(SpecOf(tensor)), mesh, {tp, Shard{0}}, {s % layout.tp, s / layout.tp});
+    for (size_t i = 0; i < unit.tensors.size(); ++i) {
+      const PieceArray& of_tp = cut[i][s % layout.tp];
+      const PieceArray local = Take(of_tp, 0, ChunkOf(of_tp.shape[0], fsdp, s / layout.tp, ChunkRule::kCeil));
       if (local.status.ok() && local.parts.empty()) continue;
-      HR_ASSIGN_OR_RETURN(Buffer buffer, ToBuffer(s, BufferName(unit, tensor.name, unit.stacked), tensor.dtype, local));
+      HR_ASSIGN_OR_RETURN(Buffer buffer, ToBuffer(s, BufferName(unit, unit.tensors[i].name, unit.stacked),
+                                                  unit.tensors[i].dtype, local));
       shards.buffers.push_back(std::move(buffer));
     }
   }
