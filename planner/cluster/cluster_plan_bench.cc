@@ -5,12 +5,13 @@
 //   cluster_plan_bench --policy hybrid --no-proof ...    before the layouts that it is for
 //   cluster_plan_bench --growth                          Qwen3-30B-A3B's rules on 8 to 8192 ranks a side
 //
-// Seconds are of one run; rank plans are the longest of the first, middle and last rank.
+// Seconds are those of the processor that one run takes (there is one thread), so that other processes do not count;
+// rank plans are the longest of the first, middle and last rank.
 
 #include <sys/resource.h>
 
-#include <chrono>
-#include <cstdio>
+#include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -35,14 +36,19 @@ class Stopwatch {
  public:
   // Seconds since the last call.
   double Lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
+    const double now = Now(), seconds = now - last_;
     last_ = now;
     return seconds;
   }
 
  private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  static double Now() {
+    timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  double last_ = Now();
 };
 
 int Fail(const absl::Status& status) {

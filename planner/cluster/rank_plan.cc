@@ -22,10 +22,21 @@ Index ExpertOffset(const Buffer& buffer, Dtype dtype, Index place) {
   return DtypeBytes(elements, dtype);
 }
 
+// By small keys: passages are large.
 void SortPassages(std::vector<Passage>* passages) {
-  std::sort(passages->begin(), passages->end(), [](const Passage& a, const Passage& b) {
-    return std::tie(a.order, a.sender, a.item, a.offset) < std::tie(b.order, b.sender, b.item, b.offset);
+  std::vector<std::pair<Index, uint32_t>> keys;
+  keys.reserve(passages->size());
+  for (const Passage& p : *passages) keys.emplace_back(p.order, static_cast<uint32_t>(keys.size()));
+  std::sort(keys.begin(), keys.end(), [&](const auto& x, const auto& y) {
+    if (x.first != y.first) return x.first < y.first;
+    const Passage& a = (*passages)[x.second];
+    const Passage& b = (*passages)[y.second];
+    return std::tie(a.sender, a.item, a.offset) < std::tie(b.sender, b.item, b.offset);
   });
+  std::vector<Passage> sorted;
+  sorted.reserve(keys.size());
+  for (const auto& [order, index] : keys) sorted.push_back((*passages)[index]);
+  *passages = std::move(sorted);
 }
 
 absl::Status NoSuchRank(const char* side, int32_t rank, int32_t ranks) {
@@ -38,6 +49,9 @@ class ReceiverPlanner {
   ReceiverPlanner(const ClusterPlan& plan, int32_t rank) : plan_(plan), rank_(rank) { out_.node = Node(plan, rank); }
 
   RankPlan Run() && {
+    const size_t items = CountItems();
+    out_.passages.reserve(items);
+    out_.copies.reserve(items);
     for (const Membership& member : plan_.destination_memberships(rank_)) {
       const UnitIndex& index = plan_.unit_index(member.unit);
       for (int32_t g : index.groups_of_destination[member.group]) AddGroup(member, index.groups[g]);
@@ -47,6 +61,21 @@ class ReceiverPlanner {
   }
 
  private:
+  size_t CountItems() const {
+    size_t items = 0;
+    for (const Membership& member : plan_.destination_memberships(rank_)) {
+      const UnitPlan& unit_plan = plan_.unit_plan(member.unit);
+      size_t cells = 0;
+      for (const CellClass& c : unit_plan.classes()) {
+        const std::vector<int>& to = unit_plan.destination_sets()[c.destination_set];
+        if (std::binary_search(to.begin(), to.end(), member.shard)) cells += c.cells.size();
+      }
+      const UnitIndex& index = plan_.unit_index(member.unit);
+      for (int32_t g : index.groups_of_destination[member.group]) items += cells * index.groups[g].count;
+    }
+    return items;
+  }
+
   void AddGroup(const Membership& member, const InstanceGroup& group) {
     const UnitPlan& unit_plan = plan_.unit_plan(member.unit);
     for (size_t c = 0; c < unit_plan.classes().size(); ++c) {
