@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "planner/cluster/build_cluster.h"
 #include "planner/cluster/cluster_figures.h"
@@ -29,6 +31,7 @@ Cluster ClusterOf(const JobLayout& layout) {
 TEST(ClusterLayoutsTest, AllPublishedLayoutsArePlannedEvenlyAndProven) {
   CaseShare share("published layouts", 1, 10);
   int planned = 0;
+  std::set<std::tuple<std::string, Index, Index, int32_t>> proven;
   for (const std::string& id : LayoutIds()) {
     SCOPED_TRACE(id);
     const absl::StatusOr<JobLayout> layout = LayoutNamed(id);
@@ -46,6 +49,8 @@ TEST(ClusterLayoutsTest, AllPublishedLayoutsArePlannedEvenlyAndProven) {
         EXPECT_EQ(f.domain_wire_bytes, f.domain_needed_bytes);
         EXPECT_EQ(f.wire_bytes, f.needed_bytes);
       }
+      // Many rows are of one layout.
+      if (!proven.emplace(layout->model, f.copies, f.wire_bytes, cluster.source.ranks).second) continue;
       const absl::Status proof = ProveCluster(cluster, *plan);
       EXPECT_TRUE(proof.ok()) << proof;
       const RankPlan last = *ReceiverPlan(*plan, cluster.destination.ranks - 1);

@@ -3,7 +3,8 @@
 //   cluster_plan_bench LAYOUT...                         a published layout with its own model (layout_json.h)
 //   cluster_plan_bench --layout FILE                     a layout in a file
 //   cluster_plan_bench --policy hybrid --no-proof ...    before the layouts that it is for
-//   cluster_plan_bench --growth                          Qwen3-30B-A3B's rules on 8 to 8192 ranks a side
+//   cluster_plan_bench --growth                          one model on 8 to 8192 ranks a side; on 64, models of 400 to
+//                                                        250,000 tensors
 //
 // Seconds are those of the processor that one run takes (there is one thread), so that other processes do not count;
 // rank plans are the longest of the first, middle and last rank.
@@ -16,10 +17,12 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "planner/cluster/build_cluster.h"
 #include "planner/cluster/cluster_figures.h"
 #include "planner/cluster/cluster_plan.h"
@@ -119,12 +122,22 @@ int Run(const JobLayout& layout, Policy policy, bool prove) {
   return 0;
 }
 
-// 8 to 8192 ranks a side: TP 4, EP 8; the rest are replicas.
+// A layout whose engine has TP 8, on as many ranks as the trainer.
+std::string LayoutText(absl::string_view model, int ranks, absl::string_view train) {
+  return absl::StrCat(R"({"id": "growth", "model": ")", model, R"(", "gpu": "H100", "train": {"gpus": )", ranks, ", ",
+                      train, R"(}, "gen": {"gpus": )", ranks, R"(, "tp": 8}})");
+}
+
 int Growth(Policy policy, bool prove) {
+  std::vector<std::string> layouts;
   for (int ranks : {8, 32, 128, 512, 2048, 8192}) {
-    const absl::StatusOr<JobLayout> layout = ParseLayout(
-        absl::StrCat(R"({"id": "growth-)", ranks, R"(", "model": "qwen3-30b-a3b", "gpu": "H100", "train": {"gpus": )",
-                     ranks, R"(, "tp": 4, "ep": 8}, "gen": {"gpus": )", ranks, R"(, "tp": 8}})"));
+    layouts.push_back(LayoutText("qwen3-30b-a3b", ranks, R"("tp": 4, "ep": 8)"));
+  }
+  for (absl::string_view model : {"qwen3-4b", "qwen3-30b-a3b", "deepseek-v3-bf16", "kimi-k2-bf16", "kimi-k3-bf16"}) {
+    layouts.push_back(LayoutText(model, 64, R"("tp": 2)"));
+  }
+  for (const std::string& text : layouts) {
+    const absl::StatusOr<JobLayout> layout = ParseLayout(text);
     if (!layout.ok()) return Fail(layout.status());
     if (const int code = Run(*layout, policy, prove); code != 0) return code;
   }
