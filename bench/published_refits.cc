@@ -45,9 +45,9 @@ std::string MethodName(Method method) {
     case Method::kM2n:
       return "m2n ring for FFN projections, broadcast for the rest";
     case Method::kPython:
-      return "as m2n, by NeMo RL's Python fallback";
+      return "stripes and all-gathers for FFN projections, broadcast for the rest";
     case Method::kXfer:
-      return "m2n for everything (an earlier branch)";
+      return "stripes and all-gathers for everything";
     case Method::kM2nBenchmark:
       return "m2n's own benchmark";
     case Method::kUnknown:
@@ -116,19 +116,23 @@ absl::Status Measure(const SimulateOptions& options, Row* row) {
     }
     case Method::kM2n:
     case Method::kPython: {
-      HR_ASSIGN_OR_RETURN(row->bulk, CostOf(M2nReshard(cluster, {.part = TensorPart::kBulk}), machine, options));
+      const ReshardWay way = row->method == Method::kM2n ? ReshardWay::kRing : ReshardWay::kStriped;
+      HR_ASSIGN_OR_RETURN(row->bulk,
+                          CostOf(Reshard(cluster, {.way = way, .part = TensorPart::kBulk}), machine, options));
       HR_ASSIGN_OR_RETURN(row->broadcast, CostOf(GatherBroadcast(cluster, TensorPart::kMisc), machine, options));
       break;
     }
     case Method::kXfer: {
-      HR_ASSIGN_OR_RETURN(row->bulk, CostOf(M2nReshard(cluster, {}), machine, options));
+      HR_ASSIGN_OR_RETURN(row->bulk, CostOf(Reshard(cluster, {.way = ReshardWay::kStriped}), machine, options));
       break;
     }
     case Method::kM2nBenchmark: {
-      // One pattern after the other: a stage at a time.
+      // All stages at a time. That kinds of tensors are timed one after the other is left out.
       const bool ring = absl::StrContains(layout.method, "ring");
-      HR_ASSIGN_OR_RETURN(
-          row->bulk, CostOf(M2nReshard(cluster, {.ring = ring, .node_aware = ring, .streams = 1}), machine, options));
+      HR_ASSIGN_OR_RETURN(row->bulk, CostOf(Reshard(cluster, {.way = ring ? ReshardWay::kRing : ReshardWay::kDirect,
+                                                              .node_aware = ring,
+                                                              .streams = cluster.source.ranks}),
+                                            machine, options));
       break;
     }
     case Method::kUnknown:

@@ -151,8 +151,23 @@ struct Contribution {
   Index copies = 0;
 };
 
+// How many stripes the replicas of some bytes have sent, by their ranks.
+using SourceUses = std::map<std::vector<int32_t>, size_t>;
+
+void AddStripes(const Contribution& part, const std::vector<int32_t>& replicas, size_t* uses, FlowSet* flows) {
+  const int stripes = static_cast<int>(replicas.size());
+  for (int stripe = 0; stripe < stripes; ++stripe) {
+    std::vector<Hop> hops = {{part.from[(*uses)++ % part.from.size()], replicas[stripe], -1}};
+    for (int i = 1; i < stripes; ++i) {
+      hops.push_back({hops.back().to, replicas[(stripe + i) % stripes], i - 1});
+    }
+    flows->Add(hops, part.bytes / stripes + (stripe < part.bytes % stripes ? 1 : 0),
+               part.copies / stripes + (stripe < part.copies % stripes ? 1 : 0));
+  }
+}
+
 void AddContributions(const std::vector<Contribution>& contributions, const std::vector<int32_t>& to,
-                      const Traffic& nodes, bool ring, bool node_aware, FlowSet* flows) {
+                      const Traffic& nodes, const ReshardOptions& options, SourceUses* uses, FlowSet* flows) {
   std::vector<int32_t> replicas, domains;
   for (int32_t rank : to) {
     replicas.push_back(nodes.source_ranks + rank);
@@ -160,11 +175,15 @@ void AddContributions(const std::vector<Contribution>& contributions, const std:
   }
   for (size_t c = 0; c < contributions.size(); ++c) {
     const Contribution& part = contributions[c];
+    if (options.way == ReshardWay::kStriped) {
+      AddStripes(part, replicas, &(*uses)[part.from], flows);
+      continue;
+    }
     for (size_t s = 0; s < part.from.size(); ++s) {
       const ReplicaRange range =
-          TargetsOf(static_cast<int>(s), static_cast<int>(part.from.size()), domains, node_aware);
+          TargetsOf(static_cast<int>(s), static_cast<int>(part.from.size()), domains, options.node_aware);
       if (range.begin >= range.end) continue;
-      if (ring) {
+      if (options.way == ReshardWay::kRing) {
         flows->Add(RingHops(part.from[s], {replicas.begin() + range.begin, replicas.begin() + range.end},
                             {domains.begin() + range.begin, domains.begin() + range.end}, static_cast<int>(c),
                             static_cast<int>(contributions.size())),
@@ -180,7 +199,7 @@ void AddContributions(const std::vector<Contribution>& contributions, const std:
 
 // The part of a unit that is in `part` and comes from stages [first, last]; returns the operations of the stage that
 // has the most. Experts of a layer are one tensor.
-absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, const M2nOptions& options,
+absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, const ReshardOptions& options,
                               int32_t first_stage, int32_t last_stage, const Traffic& nodes, FlowSet* flows) {
   HR_ASSIGN_OR_RETURN(const std::vector<ShardClass> classes, ShardClasses(unit.manifest));
   // What one destination shard gets of one tensor from one stage.
@@ -192,6 +211,7 @@ absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, c
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, std::vector<Contribution>> wanted;
+  SourceUses uses;
   std::map<int32_t, Index> layers;  // by stage: the most of any pair of groups
   for (const GroupPair& pair : GroupPairs(unit)) {
     const RankGroup& group = unit.source_groups[pair.source_group];
@@ -206,7 +226,7 @@ absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, c
   }
   for (const auto& [key, contributions] : wanted) {
     AddContributions(contributions, RanksOfShards(unit.destination_groups[key.destination_group], key.consumers), nodes,
-                     options.ring, options.node_aware, flows);
+                     options, &uses, flows);
   }
   Index tensors = 0;
   for (const TensorSpec& tensor : unit.manifest.tensors) tensors += IsIn(options.part, tensor.name) ? 1 : 0;
@@ -243,7 +263,7 @@ void AddRing(int32_t from, int32_t after, int32_t first, const SideShape& side, 
 
 }  // namespace
 
-absl::StatusOr<std::vector<Round>> M2nReshard(const Cluster& cluster, const M2nOptions& options) {
+absl::StatusOr<std::vector<Round>> Reshard(const Cluster& cluster, const ReshardOptions& options) {
   int32_t stages = 0;
   for (int32_t stage : cluster.source_stage) stages = std::max(stages, stage + 1);
   std::vector<Round> rounds;

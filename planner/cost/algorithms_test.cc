@@ -48,7 +48,7 @@ std::set<std::vector<std::vector<int32_t>>> TreesOf(const Round& round) {
 
 // Destination rank r is node 4 + r.
 TEST(M2n, UniformDirectIsOneSourceForEachReplica) {
-  const std::vector<Round> rounds = Rounds(M2nReshard(Replicas(), {.ring = false}));
+  const std::vector<Round> rounds = Rounds(Reshard(Replicas(), {.way = ReshardWay::kDirect}));
   ASSERT_EQ(rounds.size(), 1u);
   EXPECT_EQ(rounds[0].operations, 1);
   EXPECT_THAT(TreesOf(rounds[0]),
@@ -61,7 +61,7 @@ TEST(M2n, UniformDirectIsOneSourceForEachReplica) {
 
 // Two domains: sources 0 and 1 serve one each, 2 and 3 are idle. The leader puts to the other replica of its domain.
 TEST(M2n, NodeAwareRingIsOneSourceForEachDomain) {
-  const std::vector<Round> rounds = Rounds(M2nReshard(Replicas(), {.node_aware = true}));
+  const std::vector<Round> rounds = Rounds(Reshard(Replicas(), {.node_aware = true}));
   EXPECT_THAT(TreesOf(rounds[0]), UnorderedElementsAre(ElementsAre(ElementsAre(0, 4, -1), ElementsAre(4, 6, 0)),
                                                        ElementsAre(ElementsAre(1, 8, -1), ElementsAre(8, 10, 0)),
                                                        ElementsAre(ElementsAre(0, 5, -1), ElementsAre(5, 7, 0)),
@@ -76,7 +76,7 @@ TEST(M2n, RingGoesFromDomainToDomain) {
   cluster.units[0].destination_groups = {{{{0, 1, 4, 5}}}};
   cluster.units[0].instances = {{0, -1, 0, 0}};
   for (bool node_aware : {false, true}) {
-    const std::vector<Round> rounds = Rounds(M2nReshard(cluster, {.node_aware = node_aware}));
+    const std::vector<Round> rounds = Rounds(Reshard(cluster, {.node_aware = node_aware}));
     EXPECT_THAT(
         TreesOf(rounds[0]),
         UnorderedElementsAre(
@@ -90,9 +90,27 @@ TEST(M2n, MoreSourcesThanDestinations) {
   cluster.destination = {.ranks = 2};
   cluster.units[0].source_groups = {{{{0, 1, 2, 3}}}};
   cluster.units[0].destination_groups = {{{{0}, {1}}}};
-  const std::vector<Round> rounds = Rounds(M2nReshard(cluster, {}));
+  const std::vector<Round> rounds = Rounds(Reshard(cluster, {}));
   EXPECT_THAT(TreesOf(rounds[0]),
               UnorderedElementsAre(ElementsAre(ElementsAre(0, 4, -1)), ElementsAre(ElementsAre(0, 5, -1))));
+}
+
+// Two source replicas, one destination shard of three: each gets a third and passes it round.
+TEST(PythonFallback, StripesAreGathered) {
+  Cluster cluster;
+  cluster.source = {.ranks = 2};
+  cluster.destination = {.ranks = 3};
+  cluster.source_stage = {0, 0};
+  cluster.units = {UnitOf("up_proj", 12, 1000, {1, -1}, {1, -1})};
+  cluster.units[0].source_groups = {{{{0, 1}}}};
+  cluster.units[0].destination_groups = {{{{0, 1, 2}}}};
+  cluster.units[0].instances = {{0, -1, 0, 0}};
+  const std::vector<Round> rounds = Rounds(Reshard(cluster, {.way = ReshardWay::kStriped}));
+  EXPECT_THAT(TreesOf(rounds[0]),
+              UnorderedElementsAre(ElementsAre(ElementsAre(0, 2, -1), ElementsAre(2, 3, 0), ElementsAre(3, 4, 1)),
+                                   ElementsAre(ElementsAre(1, 3, -1), ElementsAre(3, 4, 0), ElementsAre(4, 2, 1)),
+                                   ElementsAre(ElementsAre(0, 4, -1), ElementsAre(4, 2, 0), ElementsAre(2, 3, 1))));
+  for (const Flow& flow : rounds[0].traffic.flows) EXPECT_EQ(flow.bytes, 8000);
 }
 
 TEST(M2n, StagesInTurnAndExpertsOfALayerAtOnce) {
@@ -108,7 +126,7 @@ TEST(M2n, StagesInTurnAndExpertsOfALayerAtOnce) {
     for (int32_t expert = 0; expert < 8; ++expert)
       unit.instances.push_back({layer, expert, layer / 3 * 2 + expert / 4});
   }
-  const std::vector<Round> rounds = Rounds(M2nReshard(cluster, {.streams = 2}));
+  const std::vector<Round> rounds = Rounds(Reshard(cluster, {.streams = 2}));
   ASSERT_EQ(rounds.size(), 2u);
   EXPECT_EQ(rounds[0].operations, 3);  // layers of a stage
   EXPECT_EQ(rounds[0].traffic.flows.size(), 4u);
@@ -130,7 +148,7 @@ TEST(M2n, BulkAndMiscAreTheTwoPathsOfNemoRl) {
   EXPECT_EQ(PartBytes(cluster, TensorPart::kMisc).value(), 2 * 2 * 240);
   EXPECT_EQ(PartBytes(cluster, TensorPart::kAll).value(), 24000 + 2 * 2 * 240);
   EXPECT_EQ(Rounds(GatherBroadcast(cluster, TensorPart::kMisc))[0].operations, 4);
-  EXPECT_EQ(Rounds(M2nReshard(cluster, {.part = TensorPart::kBulk}))[0].operations, 1);
+  EXPECT_EQ(Rounds(Reshard(cluster, {.part = TensorPart::kBulk}))[0].operations, 1);
 }
 
 // Each destination rank receives exactly what it wants, by every algorithm but the broadcast, which brings everything
@@ -147,10 +165,10 @@ TEST(Algorithms, ConserveBytes) {
       for (const Hop& hop : flow.hops) wanted[hop.to] += flow.bytes;
       model_bytes += flow.bytes;
     }
-    for (int algorithm = 0; algorithm < 4; ++algorithm) {
+    for (int algorithm = 0; algorithm < 6; ++algorithm) {
       std::map<int32_t, Index> received;
-      for (const Round& round :
-           Rounds(M2nReshard(cluster, {.ring = algorithm % 2 == 0, .node_aware = algorithm / 2 == 0}))) {
+      for (const Round& round : Rounds(
+               Reshard(cluster, {.way = static_cast<ReshardWay>(algorithm % 3), .node_aware = algorithm / 3 == 0}))) {
         for (const Flow& flow : round.traffic.flows) {
           for (const Hop& hop : flow.hops) received[hop.to] += flow.bytes;
         }

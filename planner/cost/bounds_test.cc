@@ -164,10 +164,11 @@ TEST(LowerBounds, NoAlgorithmIsFaster) {
     const Cluster cluster = RandomCluster(random);
     const CostModel model = RandomModel(random);
     const LowerBounds bounds = Find(cluster, model);
-    for (int algorithm = 0; algorithm < 5; ++algorithm) {
+    for (int algorithm = 0; algorithm < 7; ++algorithm) {
       const absl::StatusOr<std::vector<Round>> rounds =
-          algorithm == 4 ? GatherBroadcast(cluster, TensorPart::kAll)
-                         : M2nReshard(cluster, {.ring = algorithm % 2 == 0, .node_aware = algorithm / 2 == 0});
+          algorithm == 6
+              ? GatherBroadcast(cluster, TensorPart::kAll)
+              : Reshard(cluster, {.way = static_cast<ReshardWay>(algorithm % 3), .node_aware = algorithm / 3 == 0});
       ASSERT_TRUE(rounds.ok()) << rounds.status();
       double seconds = 0;
       for (const Round& round : *rounds) {
