@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -200,7 +201,8 @@ void AddContributions(const std::vector<Contribution>& contributions, const std:
 // The part of a unit that is in `part` and comes from stages [first, last]; returns the operations of the stage that
 // has the most. Experts of a layer are one tensor.
 absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, const ReshardOptions& options,
-                              int32_t first_stage, int32_t last_stage, const Traffic& nodes, FlowSet* flows) {
+                              int32_t first_stage, int32_t last_stage, const Traffic& nodes, FlowSet* flows,
+                              std::vector<Index>* rank_tensors) {
   HR_ASSIGN_OR_RETURN(const std::vector<ShardClass> classes, ShardClasses(unit.manifest));
   // What one destination shard gets of one tensor from one stage.
   struct Key {
@@ -211,6 +213,8 @@ absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, c
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, std::vector<Contribution>> wanted;
+  Index tensors = 0;
+  for (const TensorSpec& tensor : unit.manifest.tensors) tensors += IsIn(options.part, tensor.name) ? 1 : 0;
   SourceUses uses;
   std::map<int32_t, Index> layers;  // by stage: the most of any pair of groups
   for (const GroupPair& pair : GroupPairs(unit)) {
@@ -218,6 +222,9 @@ absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, c
     const int32_t stage = cluster.source_stage[group.shards.front().front()];
     if (stage < first_stage || stage > last_stage) continue;
     layers[stage] = std::max(layers[stage], pair.layers);
+    std::vector<int> shards(group.shards.size());
+    std::iota(shards.begin(), shards.end(), 0);
+    for (int32_t rank : RanksOfShards(group, shards)) (*rank_tensors)[rank] += tensors * pair.instances;
     for (const ShardClass& shared : classes) {
       if (!IsIn(options.part, unit.manifest.tensors[shared.tensor].name)) continue;
       wanted[{pair.destination_group, stage, shared.tensor, shared.consumers}].push_back(
@@ -228,8 +235,6 @@ absl::StatusOr<Index> AddUnit(const Cluster& cluster, const ClusterUnit& unit, c
     AddContributions(contributions, RanksOfShards(unit.destination_groups[key.destination_group], key.consumers), nodes,
                      options, &uses, flows);
   }
-  Index tensors = 0;
-  for (const TensorSpec& tensor : unit.manifest.tensors) tensors += IsIn(options.part, tensor.name) ? 1 : 0;
   Index most = 0;
   for (const auto& [stage, count] : layers) most = std::max(most, count * tensors);
   return most;
@@ -271,11 +276,13 @@ absl::StatusOr<std::vector<Round>> Reshard(const Cluster& cluster, const Reshard
     Round round;
     round.traffic = NodesOf(cluster);
     FlowSet flows;
+    std::vector<Index> rank_tensors(cluster.source.ranks);
     for (const ClusterUnit& unit : cluster.units) {
-      HR_ASSIGN_OR_RETURN(const Index operations,
-                          AddUnit(cluster, unit, options, first, first + options.streams - 1, round.traffic, &flows));
+      HR_ASSIGN_OR_RETURN(const Index operations, AddUnit(cluster, unit, options, first, first + options.streams - 1,
+                                                          round.traffic, &flows, &rank_tensors));
       round.operations += operations;
     }
+    round.rank_tensors = *std::max_element(rank_tensors.begin(), rank_tensors.end());
     round.traffic.flows = flows.Take();
     rounds.push_back(std::move(round));
   }
@@ -299,7 +306,9 @@ absl::StatusOr<std::vector<Round>> GatherBroadcast(const Cluster& cluster, Tenso
       }
     }
     for (const TensorSpec& tensor : unit.manifest.tensors) {
-      if (IsIn(part, tensor.name)) gather.operations += static_cast<Index>(unit.instances.size());
+      if (!IsIn(part, tensor.name)) continue;
+      gather.operations += static_cast<Index>(unit.instances.size());
+      gather.rank_tensors = gather.operations;
     }
   }
   const SideShape& trainer = cluster.source;

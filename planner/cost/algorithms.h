@@ -11,8 +11,8 @@
 //     nemo_rl/weight_sync/xferdtensor_python.py: what it does where m2n is not installed
 //
 // What a real system does tensor after tensor is one flow here for all tensors that take the same way; the number of
-// operations that a rank goes through is counted beside it. So a time is that of the bytes, and whoever fits these
-// systems adds a cost for each operation (bench/published_refits.cc).
+// operations and tensors that a rank goes through is counted beside it. So a time is that of the bytes, and whoever
+// fits these systems adds a cost for each operation (bench/published_refits.cc).
 
 #include <vector>
 
@@ -33,7 +33,10 @@ enum class TensorPart {
 // Traffic that begins when that of the round before it has ended.
 struct Round {
   Traffic traffic;
-  Index operations = 0;  // tensors that the busiest communicator of the round goes through, one after the other
+  // Tensors that the busiest communicator of the round goes through, one after the other; experts of a layer are one.
+  Index operations = 0;
+  // The same, as the busiest trainer rank has them: each of its experts counts (they are stacked before each refit).
+  Index rank_tensors = 0;
 };
 
 enum class ReshardWay {

@@ -129,6 +129,7 @@ TEST(M2n, StagesInTurnAndExpertsOfALayerAtOnce) {
   const std::vector<Round> rounds = Rounds(Reshard(cluster, {.streams = 2}));
   ASSERT_EQ(rounds.size(), 2u);
   EXPECT_EQ(rounds[0].operations, 3);  // layers of a stage
+  EXPECT_EQ(rounds[0].rank_tensors, 3 * 4);
   EXPECT_EQ(rounds[0].traffic.flows.size(), 4u);
   EXPECT_EQ(rounds[0].traffic.flows[0].bytes, 3 * 4 * 240);
   ASSERT_EQ(rounds[1].traffic.flows.size(), 2u);

@@ -27,7 +27,7 @@ int32_t Pop(std::vector<int32_t>& heap) {
 
 Picoseconds BytesTime(Index bytes, double bytes_per_second) {
   if (bytes_per_second == 0) return 0;
-  return static_cast<Picoseconds>(std::ceil(static_cast<double>(bytes) / bytes_per_second * kPicosecondsPerSecond));
+  return static_cast<Picoseconds>(std::ceil(static_cast<double>(bytes) * kPicosecondsPerSecond / bytes_per_second));
 }
 
 Picoseconds NanosecondsTime(double nanoseconds) { return static_cast<Picoseconds>(std::ceil(nanoseconds * 1e3)); }

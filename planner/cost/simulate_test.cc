@@ -1,10 +1,13 @@
 #include "planner/cost/simulate.h"
 
 #include <algorithm>
+#include <iostream>
 #include <numeric>
+#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/cost/testing/clusters.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -240,6 +243,79 @@ TEST(Simulate, SendingAndReceivingTakeTheWorkers) {
   // Node 0: 2 ms a chunk. Node 1: 1 ms to receive and 1 ms to send each. The last leaves node 0 at 8 ms, is received by
   // 9 ms, sent on by 10 ms, received at node 2 by 11 ms; and the message costs of five messages in a row.
   EXPECT_NEAR(Simulated(traffic, model).seconds, 0.011 + 5e-7, kTolerance);
+}
+
+// Twice the rates of everything: half of the time, whatever the traffic.
+TEST(Simulate, TimeIsInProportionToTheRates) {
+  const uint64_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 200; ++i) {
+    const Traffic traffic = RandomTraffic(RandomCluster(random), random);
+    CostModel model = PlainModel();
+    model.chunk_bytes = 100;
+    model.window = 1 + static_cast<Index>(random() % 4);
+    model.pack.bytes_per_second = 2e9;
+    model.unpack.bytes_per_second = 1e9;
+    const Simulation once = Simulated(traffic, model);
+    for (double* rate : {&model.nic.bytes_per_second, &model.nvlink.bytes_per_second, &model.pack.bytes_per_second,
+                         &model.unpack.bytes_per_second}) {
+      *rate *= 2;
+    }
+    // Whole picoseconds, rounded up, of each of the steps.
+    ASSERT_NEAR(Simulated(traffic, model).seconds, once.seconds / 2,
+                1e-12 * (2 + 5 * static_cast<double>(once.chunks)));
+  }
+}
+
+// A tree of one flow is never slower where anything is faster. (Of several flows that is not so: which chunk comes
+// first may change.)
+TEST(Simulate, AFasterWireIsNeverSlower) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 200; ++i) {
+    Traffic traffic = Apart(1, 6);
+    Flow flow{1 + static_cast<Index>(random() % 9000000), 0, {}};
+    for (int32_t h = 0; h < 6; ++h) {
+      const int32_t parent = static_cast<int32_t>(random() % static_cast<uint64_t>(h + 1)) - 1;
+      flow.hops.push_back({parent < 0 ? 0 : flow.hops[parent].to, h + 1, parent});
+    }
+    traffic.flows = {flow};
+    CostModel model = PlainModel();
+    model.window = 1 + static_cast<Index>(random() % 5);
+    model.nic.latency_ns = static_cast<Index>(random() % 1000000);
+    double last = 1e9;
+    for (double rate : {1e8, 3e8, 1e9, 5e9}) {
+      model.nic.bytes_per_second = rate;
+      const double seconds = Simulated(traffic, model).seconds;
+      ASSERT_LE(seconds, last);
+      last = seconds;
+    }
+  }
+}
+
+TEST(Simulate, SameInputSameResult) {
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 50; ++i) {
+    const Traffic traffic = RandomTraffic(RandomCluster(random), random);
+    CostModel model = PlainModel();
+    model.chunk_bytes = 50;
+    model.nvlink.mapped = true;
+    model.direct.bytes_per_second = 3e8;
+    model.unpack.bytes_per_second = 7e8;
+    model.cores = 2;
+    model.memory_bytes_per_second = 9e8;
+    const SimulateOptions options{.timeline_nodes = {0}, .max_intervals = 7};
+    const Simulation once = Simulated(traffic, model, options);
+    const Simulation again = Simulated(traffic, model, options);
+    ASSERT_EQ(once.seconds, again.seconds);
+    ASSERT_EQ(once.by_phase, again.by_phase);
+    for (size_t node = 0; node < once.nodes.size(); ++node) {
+      ASSERT_EQ(once.nodes[node].busy_seconds, again.nodes[node].busy_seconds);
+      ASSERT_EQ(once.nodes[node].finished_seconds, again.nodes[node].finished_seconds);
+      for (double busy : once.nodes[node].busy_seconds) ASSERT_LE(busy, once.seconds * (1 + kTolerance));
+    }
+    ASSERT_EQ(once.timeline.size(), again.timeline.size());
+  }
 }
 
 TEST(Simulate, LargeTrafficIsSimulatedInLargerChunks) {
