@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "planner/cluster/build_cluster.h"
 #include "planner/cluster/cluster_plan.h"
 #include "planner/cluster/cluster_traffic.h"
@@ -74,7 +75,7 @@ struct Cost {
 
 struct Row {
   std::string id;
-  std::string unsure;  // why there is no simulation, or what makes it doubtful
+  std::string refused;  // why there is no simulation
   std::optional<JobLayout> layout;
   Method method = Method::kUnknown;
   bool simulated = false;
@@ -150,16 +151,26 @@ std::vector<Row> Rows(const std::vector<std::string>& ids, const SimulateOptions
     row.id = id;
     absl::StatusOr<JobLayout> layout = LayoutNamed(id);
     if (!layout.ok()) {
-      row.unsure = std::string(layout.status().message());
+      row.refused = std::string(layout.status().message());
     } else {
       row.layout = *std::move(layout);
       row.method = absl::StartsWith(id, "assumed") ? Method::kUnknown : MethodOf(row.layout->method);
-      if (const absl::Status status = Measure(options, &row); !status.ok()) row.unsure = std::string(status.message());
+      if (const absl::Status status = Measure(options, &row); !status.ok()) row.refused = std::string(status.message());
       std::cerr << id << " " << row.bulk.wire_seconds << " + " << row.broadcast.wire_seconds << "\n";
     }
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+// Why a simulated row should not be relied on; empty: nothing is known against it.
+std::string Doubt(const Row& row) {
+  std::string doubt;
+  const auto add = [&doubt](absl::string_view reason) { absl::StrAppend(&doubt, doubt.empty() ? "" : "; ", reason); };
+  if (row.method == Method::kXfer) add("what that branch did is not published: taken to be the later fallback");
+  if (absl::StrContains(row.layout->wire, "FP8")) add("what quantized tensors and their scales cost is not modelled");
+  if (!row.layout->note.empty()) add("the layout was completed, see note");
+  return doubt;
 }
 
 double Published(const Row& row) { return (*row.layout->seconds_min + *row.layout->seconds_max) / 2; }
@@ -235,8 +246,9 @@ Json RowJson(const Row& row, const std::map<Method, Fit>& fits) {
     json["simulated_seconds"] = seconds;
     json["error"] = seconds / Published(row) - 1;
     json["used"] = row.fitted ? "fitted" : "checked";
+    if (const std::string doubt = Doubt(row); !doubt.empty()) json["unsure"] = doubt;
   } else {
-    json["not_simulated"] = !row.unsure.empty() ? row.unsure
+    json["not_simulated"] = !row.refused.empty() ? row.refused
                             : row.method == Method::kUnknown
                                 ? "the method is not one of the modelled ones, or the layout is assumed"
                                 : "no time was published";
