@@ -67,25 +67,44 @@ bool OnTensorAxes(const TensorSpec& t, const Extents& common, const Box& box, st
   return out->size() <= kMaxBoxes;
 }
 
-absl::StatusOr<Held> HeldBoxes(const Manifest& m, const TensorSpec& tensor) {
-  Held held;
-  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return held;
+struct HeldPiece {
+  const Buffer* buffer = nullptr;
+  const Piece* piece = nullptr;
+};
+
+// The destination's pieces of each coupled tensor, in the manifest's order: one pass, not one for each coupling.
+using CoupledPieces = absl::flat_hash_map<absl::string_view, std::vector<HeldPiece>>;
+
+CoupledPieces PiecesOfCoupled(const Manifest& m) {
+  CoupledPieces pieces;
+  for (const Coupling& c : m.coupled) pieces[c.weight], pieces[c.scale];
+  if (pieces.empty()) return pieces;
   for (const Buffer& b : m.destination) {
     for (const Piece& p : b.pieces) {
-      if (p.kind != PieceKind::kTensor || p.tensor != tensor.name) continue;
-      const CommonAxes axes(tensor.shape, p.view ? std::vector<Extents>{*p.view} : std::vector<Extents>{});
-      HR_ASSIGN_OR_RETURN(std::vector<PlacedBox> placed, axes.Place(tensor, b, 0, p));
-      std::vector<Box> boxes;
-      for (const PlacedBox& box : placed) {
-        if (OnTensorAxes(tensor, axes.extents(), box.box, &boxes)) continue;
-        return Error(ErrorCode::kOutOfMemory,
-                     absl::StrCat(Where("destination", b, tensor.name), ": the view cuts the piece into more than ",
-                                  kMaxBoxes, " boxes on the tensor's axes"));
-      }
-      std::vector<HeldBox>& of_rank = held[b.rank];
-      const size_t piece = of_rank.empty() ? 0 : of_rank.back().piece + 1;
-      for (Box& box : boxes) of_rank.push_back({std::move(box), &b, piece});
+      if (p.kind != PieceKind::kTensor) continue;
+      if (const auto it = pieces.find(p.tensor); it != pieces.end()) it->second.push_back({&b, &p});
     }
+  }
+  return pieces;
+}
+
+absl::StatusOr<Held> HeldBoxes(const CoupledPieces& pieces, const TensorSpec& tensor) {
+  Held held;
+  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return held;
+  for (const auto& [buffer, p] : pieces.at(tensor.name)) {
+    const Buffer& b = *buffer;
+    const CommonAxes axes(tensor.shape, p->view ? std::vector<Extents>{*p->view} : std::vector<Extents>{});
+    HR_ASSIGN_OR_RETURN(std::vector<PlacedBox> placed, axes.Place(tensor, b, 0, *p));
+    std::vector<Box> boxes;
+    for (const PlacedBox& box : placed) {
+      if (OnTensorAxes(tensor, axes.extents(), box.box, &boxes)) continue;
+      return Error(ErrorCode::kOutOfMemory,
+                   absl::StrCat(Where("destination", b, tensor.name), ": the view cuts the piece into more than ",
+                                kMaxBoxes, " boxes on the tensor's axes"));
+    }
+    std::vector<HeldBox>& of_rank = held[b.rank];
+    const size_t piece = of_rank.empty() ? 0 : of_rank.back().piece + 1;
+    for (Box& box : boxes) of_rank.push_back({std::move(box), &b, piece});
   }
   return held;
 }
@@ -255,9 +274,10 @@ absl::Status CheckCouplings(const Manifest& manifest) {
     Held weights, scales;
   };
   std::vector<Coupled> coupled;
+  const CoupledPieces pieces = PiecesOfCoupled(manifest);
   for (const Coupling& c : manifest.coupled) {
-    HR_ASSIGN_OR_RETURN(Held weights, HeldBoxes(manifest, *tensors.at(c.weight)));
-    HR_ASSIGN_OR_RETURN(Held scales, HeldBoxes(manifest, *tensors.at(c.scale)));
+    HR_ASSIGN_OR_RETURN(Held weights, HeldBoxes(pieces, *tensors.at(c.weight)));
+    HR_ASSIGN_OR_RETURN(Held scales, HeldBoxes(pieces, *tensors.at(c.scale)));
     HR_RETURN_IF_ERROR(CheckBlocks(c, *tensors.at(c.weight), weights));
     coupled.push_back({&c, std::move(weights), std::move(scales)});
   }
