@@ -17,6 +17,7 @@
 #include "planner/cluster/rank_plan.h"
 #include "planner/cluster/rank_proof.h"
 #include "planner/cluster/testing/random_cluster.h"
+#include "planner/layout/case_share.h"
 #include "planner/status.h"
 #include "planner/testing/manifest_parts.h"
 
@@ -556,7 +557,9 @@ TEST_P(ClusterProofTest, CatchesMutantsOfRankPlans) { ExpectMutantsCaught(random
 INSTANTIATE_TEST_SUITE_P(Seeds, ClusterProofTest, testing::Range<uint64_t>(1, 9));
 
 TEST(RankProofTest, CatchesMutantsOfRandomClusters) {
+  CaseShare share("random clusters", 1, 10);
   for (uint64_t seed = 1; seed <= 150; ++seed) {
+    if (!share.Take()) continue;
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Random random(seed);
     RandomClusterOptions options;
