@@ -152,8 +152,8 @@ TEST(ClusterFiguresTest, TrafficIsWhatTheRanksPlansAddUpTo) {
     const absl::StatusOr<ClusterPlan> plan = PlanCluster(cluster, seed % 2 == 0 ? Policy::kAuto : Policy::kHybrid);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const std::map<std::pair<int32_t, int32_t>, Index> want = BytesOnLegs(*plan);
-    for (Index flow_bytes : {Index{1}, Index{1000}, kFlowBytes}) {
-      const Traffic traffic = PlanTraffic(*plan, flow_bytes);
+    for (Index piece_bytes : {Index{1}, Index{1000}, Index{0}}) {
+      const Traffic traffic = piece_bytes > 0 ? PlanTraffic(*plan, piece_bytes) : PlanTraffic(*plan);
       std::map<std::pair<int32_t, int32_t>, Index> have;
       for (const Flow& flow : traffic.flows) {
         EXPECT_GT(flow.copies, 0);

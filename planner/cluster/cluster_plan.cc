@@ -1,6 +1,7 @@
 #include "planner/cluster/cluster_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -75,10 +76,12 @@ void AddMemberships(const std::vector<RankGroup>& groups, int32_t unit, std::vec
   }
 }
 
-// At which part of its stretch a sender begins: multiples of the golden ratio spread evenly, however many there are.
-Index BeginsAt(int32_t sender, Index sent) {
-  const uint64_t fraction = static_cast<uint64_t>(sender) * 0x9E3779B97F4A7C15 >> 32;  // of 2^32
-  return static_cast<Index>(static_cast<unsigned __int128>(sent) * fraction >> 32);
+// The stretch in which byte `at` of a line lies: the last one that begins there or before.
+size_t CandidateAt(const Load& load, Index at) {
+  return std::upper_bound(load.begins.begin(), load.begins.end() - 1, at) - load.begins.begin() - 1;
+}
+size_t SectionAt(const ConsumerSet& set, Index at) {
+  return std::upper_bound(set.borders().begin(), set.borders().end(), at) - set.borders().begin();
 }
 
 }  // namespace
@@ -112,6 +115,7 @@ class ClusterPlanner {
     }
     Share();
     for (ConsumerSet& set : plan_.consumers_) set.PlaceEntries();
+    FollowWays();
     return std::move(plan_);
   }
 
@@ -140,7 +144,7 @@ class ClusterPlanner {
         }
         Load& line = plan_.loads_[load->second];
         plan_.aggregates_.push_back(
-            {load->second, set->second, line.bytes, plan_.consumers_[set->second].AddBytes(bytes)});
+            {load->second, set->second, bytes, line.bytes, plan_.consumers_[set->second].AddBytes(bytes)});
         line.bytes += bytes;
       }
     }
@@ -175,6 +179,29 @@ class ClusterPlanner {
     }
   }
 
+  // Which way each part of each aggregate goes.
+  void FollowWays() {
+    absl::flat_hash_map<std::tuple<int32_t, int32_t, size_t>, int32_t> ways;  // by sender, consumers, section
+    for (const Aggregate& a : plan_.aggregates_) {
+      const Load& load = plan_.loads_[a.load];
+      const ConsumerSet& set = plan_.consumers_[a.consumers];
+      std::vector<WayRun>& runs = plan_.way_runs_.emplace_back();
+      for (Index at = 0; at < a.bytes;) {
+        const size_t candidate = CandidateAt(load, a.load_begin + at);
+        const size_t section = SectionAt(set, a.consumers_begin + at);
+        Index end = std::min(a.bytes, load.begins[candidate + 1] - a.load_begin);
+        if (section < set.borders().size()) end = std::min(end, set.borders()[section] - a.consumers_begin);
+        const auto [way, fresh] = ways.try_emplace({load.candidates[candidate], a.consumers, section},
+                                                   static_cast<int32_t>(plan_.way_bytes_.size()));
+        if (fresh) plan_.way_bytes_.push_back(0);
+        Index& bytes = plan_.way_bytes_[way->second];
+        runs.push_back({static_cast<int32_t>(candidate), static_cast<int32_t>(section), at, bytes, way->second});
+        bytes += end - at;
+        at = end;
+      }
+    }
+  }
+
   ClusterPlan plan_;
   absl::flat_hash_map<std::vector<int32_t>, int32_t> loads_, consumers_;  // by ranks
   Index total_ = 0;
@@ -202,9 +229,7 @@ void ClusterPlan::AppendStripes(int unit, const InstanceGroup& group, int32_t pl
   const ConsumerSet& set = consumers_[a.consumers];
   const Index in_load = a.load_begin + before, in_set = a.consumers_begin + before;
   auto cut_of = [&](Index border, Index begin) { return CutAt(border - begin, cell.bytes, cell.stripe_unit); };
-  // The last stretch of each line that begins at the item's first byte or before.
-  size_t candidate = std::upper_bound(load.begins.begin(), load.begins.end() - 1, in_load) - load.begins.begin() - 1;
-  size_t section = std::upper_bound(set.borders().begin(), set.borders().end(), in_set) - set.borders().begin();
+  size_t candidate = CandidateAt(load, in_load), section = SectionAt(set, in_set);
   for (Index offset = 0; offset < cell.bytes;) {
     while (candidate + 1 < load.candidates.size() && cut_of(load.begins[candidate + 1], in_load) <= offset) {
       ++candidate;
@@ -214,10 +239,18 @@ void ClusterPlan::AppendStripes(int unit, const InstanceGroup& group, int32_t pl
     if (candidate + 1 < load.candidates.size()) end = std::min(end, cut_of(load.begins[candidate + 1], in_load));
     if (section < set.borders().size()) end = std::min(end, cut_of(set.borders()[section], in_set));
     const int32_t sender = load.candidates[candidate];
-    const Index sent = sent_[sender];
-    const Index at = load.sent_before[candidate] + std::max<Index>(in_load + offset - load.begins[candidate], 0);
+    // A stripe that was cut beside a line's border may begin outside of its run, or have none.
+    const std::vector<WayRun>& runs = way_runs_[group.first_aggregate + cell.cell_class];
+    const auto behind = std::upper_bound(
+        runs.begin(), runs.end(), std::pair(candidate, section), [](const auto& key, const WayRun& run) {
+          return key < std::pair(static_cast<size_t>(run.candidate), static_cast<size_t>(run.section));
+        });
+    const WayRun& run = behind == runs.begin() ? *behind : *std::prev(behind);
+    const Index way_bytes = way_bytes_[run.way];
+    const Index middle = run.before + std::max<Index>(before + offset - run.begin, 0) + (end - offset) / 2;
+    const Index order = static_cast<Index>(static_cast<__int128>(std::min(middle, way_bytes)) * kOrderEnd / way_bytes);
     out->push_back({offset, end - offset, sender, SourceOf(unit, group, c, sender), static_cast<int32_t>(section),
-                    FirstDomain(sender, a.consumers), sent == 0 ? 0 : (at + sent - BeginsAt(sender, sent)) % sent});
+                    FirstDomain(sender, a.consumers), way_bytes, order});
     offset = end;
   }
 }

@@ -20,8 +20,8 @@
 //
 // Cost of PlanCluster: the units' plans; the instances; one *aggregate* for each (unit, source group, destination
 // group, class of cells) that occurs, the ranks of the different candidate and consumer sets, and FairShares over the
-// former (one max-flow for each level of load, within each connected part, such as a pipeline stage). Nothing grows
-// with instances x cells or with instances x ranks.
+// former (one max-flow for each level of load, within each connected part, such as a pipeline stage); and the ends of
+// all stretches, at which bytes take another way. Nothing grows with instances x cells or with instances x ranks.
 //
 // Deterministic: every member that makes the plan from the same cluster gets the same one.
 
@@ -69,9 +69,21 @@ struct Load {
 struct Aggregate {
   int32_t load = 0;
   int32_t consumers = 0;
+  Index bytes = 0;
   Index load_begin = 0;       // on the load's line
   Index consumers_begin = 0;  // on the consumers' line
 };
+
+// A part of an aggregate that goes one way. By candidate and section, which is by place on both lines.
+struct WayRun {
+  int32_t candidate = 0;  // index into Load::candidates
+  int32_t section = 0;
+  Index begin = 0;   // in the aggregate
+  Index before = 0;  // of its way, in runs before this one
+  int32_t way = 0;
+};
+
+inline constexpr Index kOrderEnd = Index{1} << 40;
 
 struct Membership {
   int32_t unit = 0;
@@ -86,8 +98,10 @@ struct ItemStripe {
   int32_t source = 0;        // index into UnitCell::sources
   int32_t section = 0;       // of the consumers' line
   int32_t first_domain = 0;  // of the consumers' domains
-  // StripeRoute::order: what the sender sends before it. Senders begin at different places of what they send, so that
-  // they do not all send to the same ranks first.
+  // All that the sender sends by the same way: to the same consumers, in the same section.
+  Index way_bytes = 0;
+  // StripeRoute::order: which part of its way's bytes goes before its middle, of kOrderEnd. So all ways are in step:
+  // every rank sends to each of its receivers, and receives from each of its senders, all the time.
   Index order = 0;
 };
 
@@ -137,6 +151,8 @@ class ClusterPlan final : public ClusterAnswers {
   std::vector<UnitPlan> unit_plans_;
   std::vector<UnitIndex> indices_;
   std::vector<Aggregate> aggregates_;
+  std::vector<std::vector<WayRun>> way_runs_;  // by aggregate
+  std::vector<Index> way_bytes_;               // by way
   std::vector<Load> loads_;
   std::vector<ConsumerSet> consumers_;
   std::vector<Index> sent_;

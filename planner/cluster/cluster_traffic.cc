@@ -26,12 +26,14 @@ Index PartsOf(const ClusterPlan& plan, const ItemRun& run) {
   return parts * run.instances;
 }
 
-std::vector<Bundle> MakeBundles(const ClusterPlan& plan, Index flow_bytes) {
+std::vector<Bundle> MakeBundles(const ClusterPlan& plan, Index piece_bytes) {
   std::vector<Bundle> bundles;
-  using Key = std::tuple<int32_t, int32_t, int32_t, Index>;  // sender, consumers, section, which part of the stretch
+  using Key = std::tuple<int32_t, int32_t, int32_t, Index>;  // sender, consumers, section, piece
   absl::flat_hash_map<Key, size_t> known;
-  ForEachItemRun(plan, flow_bytes, [&](const ItemRun& run) {
-    const Key key{run.first.sender, run.consumers, run.first.section, run.first.order / flow_bytes};
+  ForEachItemRun(plan, piece_bytes, [&](const ItemRun& run) {
+    const Index pieces = (run.first.way_bytes + piece_bytes - 1) / piece_bytes;
+    const auto piece = static_cast<Index>(static_cast<__int128>(run.first.order) * pieces / kOrderEnd);
+    const Key key{run.first.sender, run.consumers, run.first.section, piece};
     const auto [it, fresh] = known.try_emplace(key, bundles.size());
     if (fresh) bundles.push_back({run.consumers, run.first, 0, 0});
     Bundle& bundle = bundles[it->second];
@@ -57,14 +59,14 @@ void PlaceNodes(const SideShape& side, Traffic* traffic) {
 
 }  // namespace
 
-Traffic PlanTraffic(const ClusterPlan& plan, Index flow_bytes) {
+Traffic PlanTraffic(const ClusterPlan& plan, Index piece_bytes) {
   Traffic traffic;
   traffic.source_ranks = plan.cluster().source.ranks;
   PlaceNodes(plan.cluster().source, &traffic);
   PlaceNodes(plan.cluster().destination, &traffic);
   std::vector<int32_t> hop_of(traffic.host.size());  // by node: the hop that brings the flow there
   std::vector<Leg> legs;
-  for (const Bundle& bundle : MakeBundles(plan, flow_bytes)) {
+  for (const Bundle& bundle : MakeBundles(plan, piece_bytes)) {
     Flow& flow = traffic.flows.emplace_back();
     flow.bytes = bundle.bytes;
     flow.copies = bundle.copies;
@@ -77,6 +79,16 @@ Traffic PlanTraffic(const ClusterPlan& plan, Index flow_bytes) {
     }
   }
   return traffic;
+}
+
+Traffic PlanTraffic(const ClusterPlan& plan) {
+  constexpr Index kPieceBytes = Index{16} << 20;
+  constexpr double kHops = 2e6;
+  double hop_bytes = 0;
+  for (const ConsumerSet& set : plan.consumers()) {
+    hop_bytes += static_cast<double>(set.bytes()) * static_cast<double>(set.ranks().size());
+  }
+  return PlanTraffic(plan, std::max(kPieceBytes, static_cast<Index>(hop_bytes / kHops)));
 }
 
 }  // namespace headrace

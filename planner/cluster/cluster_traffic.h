@@ -8,12 +8,11 @@
 
 namespace headrace {
 
-inline constexpr Index kFlowBytes = Index{256} << 20;
-
-// Items that one sender sends to the same consumers by the same tree are one flow, as far as they follow each other
-// within about `flow_bytes` of what the sender sends. Flows come in the order in which the ranks handle them
-// (StripeRoute::order). A flow has a hop for each consumer: memory is flows times consumers.
-Traffic PlanTraffic(const ClusterPlan& plan, Index flow_bytes = kFlowBytes);
+// A way's items (ItemStripe::way_bytes) in pieces, each a flow, in the order in which the ranks handle them
+// (StripeRoute::order). A flow has a hop for each consumer; there is at least one flow for each way.
+Traffic PlanTraffic(const ClusterPlan& plan, Index piece_bytes);
+// In pieces of 16 MiB, or larger ones where there would be much more than 2 million hops otherwise.
+Traffic PlanTraffic(const ClusterPlan& plan);
 
 }  // namespace headrace
 
