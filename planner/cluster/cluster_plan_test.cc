@@ -151,6 +151,16 @@ TEST(ClusterPlanTest, RefusesRanksThatAreNot) {
   }
 }
 
+TEST(RankPlanTest, MoreItemsThanFitAreRefused) {
+  // 3,000 rows, each of another source rank, in 3,000 instances.
+  const Cluster cluster = Even(MatrixUnit("w", 3000, 1, 3000, 1), 3000, 1, 1, 1, 1);
+  const absl::StatusOr<ClusterPlan> plan = PlanCluster(cluster, Policy::kAuto);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<RankPlan> receiver = ReceiverPlan(*plan, 0);
+  EXPECT_TRUE(HasCode(receiver.status(), ErrorCode::kOutOfMemory)) << receiver.status();
+  EXPECT_TRUE(SenderPlan(*plan, 0).ok());
+}
+
 TEST(ClusterPlanTest, RefusesTablesThatDoNotFit) {
   const Cluster good = Even(MatrixUnit("w", 4, 4, 2, 2), 2, 1, 2, 2, 2);
   auto refuses = [&](auto&& spoil) {

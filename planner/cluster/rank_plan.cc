@@ -44,12 +44,22 @@ absl::Status NoSuchRank(const char* side, int32_t rank, int32_t ranks) {
                absl::StrCat("there is no ", side, " rank ", rank, ": give one of 0 to ", ranks - 1));
 }
 
+// About 1.5 GB of passages and copies.
+constexpr size_t kMostItems = size_t{1} << 23;
+
 class ReceiverPlanner {
  public:
   ReceiverPlanner(const ClusterPlan& plan, int32_t rank) : plan_(plan), rank_(rank) { out_.node = Node(plan, rank); }
 
-  RankPlan Run() && {
+  absl::StatusOr<RankPlan> Run() && {
     const size_t items = CountItems();
+    if (items > kMostItems) {
+      return Error(
+          ErrorCode::kOutOfMemory,
+          absl::StrCat("destination rank ", rank_, " would get its tensors in ", items, " parts, above ", kMostItems,
+                       ": the trainer's layout cuts them too finely (FSDP over thousands of ranks, "
+                       "whose rows the engine cuts again); give it fewer shards, and replicas"));
+    }
     out_.passages.reserve(items);
     out_.copies.reserve(items);
     for (const Membership& member : plan_.destination_memberships(rank_)) {

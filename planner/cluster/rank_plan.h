@@ -55,7 +55,9 @@ struct RankPlan {
   std::vector<RankFill> fills;    // receivers only
 };
 
-// kInvalidOption: no such rank. `plan` was made from its cluster by PlanCluster.
+// `plan` was made from its cluster by PlanCluster.
+//   kInvalidOption  no such rank
+//   kOutOfMemory    a receiver that gets more than 2^23 items
 absl::StatusOr<RankPlan> ReceiverPlan(const ClusterPlan& plan, int32_t destination_rank);
 absl::StatusOr<RankPlan> SenderPlan(const ClusterPlan& plan, int32_t source_rank);
 
