@@ -92,7 +92,8 @@ void ExplainCell(const ClusterPlan& plan, const ItemId& item, Explained* out) {
       const Buffer& buffer = unit.manifest.destination[destination];
       const std::vector<int32_t>& ranks = unit.destination_groups[instance.destination_group].shards[buffer.rank];
       Index offset = landing.offset;
-      if (unit.destination_stacked) offset += instance.destination_expert * SpanBytes(buffer, buffer.dtype);
+      if (unit.destination_stacked)
+        offset += DestinationPlace(unit, instance, buffer.rank) * SpanBytes(buffer, buffer.dtype);
       stripe["lands"].push_back({{"ranks", ranks},
                                  {"buffer", named(buffer.name)},
                                  {"first_byte", offset},

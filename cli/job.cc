@@ -99,7 +99,11 @@ std::string TrainerText(const JobLayout& layout) {
 }
 
 std::string EngineText(const JobLayout& layout) {
-  return absl::StrCat(Sizes(layout.engine.parallel), ", ", layout.destination.ranks, " ranks");
+  std::vector<std::string> engines;
+  for (const EngineLayout& engine : layout.engines) {
+    engines.push_back(absl::StrCat(Sizes(engine.parallel), ", ", RanksOf(engine.parallel).value(), " ranks"));
+  }
+  return absl::StrJoin(engines, "; ");
 }
 
 std::string DomainText(const SideShape& side, int32_t rank) {

@@ -35,7 +35,7 @@ struct Job {
 //   own
 absl::StatusOr<Job> LoadJob(const LayoutChoice& options);
 
-// "Megatron TP4 CP1 DP4 PP8 EP16 ETP1, 128 ranks"; "TP8 DP16, 128 ranks".
+// "Megatron TP4 CP1 DP4 PP8 EP16 ETP1, 128 ranks"; "TP8 DP16, 128 ranks; TP4 DP2 EP4, 8 ranks".
 std::string TrainerText(const JobLayout& layout);
 std::string EngineText(const JobLayout& layout);
 

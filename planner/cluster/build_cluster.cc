@@ -56,6 +56,8 @@ class ParallelSide {
     return side;
   }
 
+  size_t ranks() const { return places_.size(); }
+
   std::vector<int32_t> StageOfRank() const {
     std::vector<int32_t> stages;
     for (const RankPlace& place : places_) stages.push_back(static_cast<int32_t>(place.pp));
@@ -95,6 +97,72 @@ class ParallelSide {
   std::vector<RankPlace> places_;
   std::vector<int32_t> stage_of_layer_;
 };
+
+// Runs of elements (layers, experts) that no list tells apart. Without elements: one, empty.
+struct Runs {
+  std::vector<int32_t> of;     // by element
+  std::vector<size_t> firsts;  // by run: its first element
+};
+
+Runs RunsOf(const std::vector<const std::vector<int32_t>*>& lists) {
+  Runs runs{{}, {0}};
+  for (size_t i = 0; i < lists[0]->size(); ++i) {
+    const bool told_apart = i > 0 && std::any_of(lists.begin(), lists.end(), [i](const std::vector<int32_t>* list) {
+                              return (*list)[i] != (*list)[i - 1];
+                            });
+    if (told_apart) runs.firsts.push_back(i);
+    runs.of.push_back(static_cast<int32_t>(runs.firsts.size()) - 1);
+  }
+  return runs;
+}
+
+// Engines of one layout, and which ranks they are.
+struct EngineRanks {
+  ParallelSide side;
+  int32_t first = 0;
+};
+
+// A group for each run of layers and of experts that are together in every engine: all engines' shards of them. An
+// engine's stages and expert-parallel ranks are runs of layers and experts, so the experts of a group lie side by side.
+UnitPlaces PlaceEngines(const ModelUnit& unit, const std::vector<EngineRanks>& engines) {
+  std::vector<UnitPlaces> each;
+  for (const EngineRanks& engine : engines) each.push_back(engine.side.Place(unit));
+  std::vector<const std::vector<int32_t>*> of_layers, of_experts;
+  for (const UnitPlaces& places : each) {
+    of_layers.push_back(&places.layer_group);
+    of_experts.push_back(&places.expert_group);
+  }
+  const Runs layers = RunsOf(of_layers), experts = RunsOf(of_experts);
+  const auto of_first = [](const std::vector<int32_t>& list, size_t first) { return list.empty() ? 0 : list[first]; };
+  UnitPlaces joined;
+  joined.stacked = unit.experts > 0;
+  for (const size_t layer : layers.firsts) {
+    for (const size_t expert : experts.firsts) {
+      RankGroup& group = joined.groups.emplace_back();
+      bool all_begin = true;
+      for (size_t e = 0; e < engines.size(); ++e) {
+        const UnitPlaces& places = each[e];
+        const int32_t before = of_first(places.local_expert, expert);
+        all_begin = all_begin && before == 0;
+        const size_t number = of_first(places.layer_group, layer) + of_first(places.expert_group, expert);
+        for (std::vector<int32_t> ranks : places.groups[number].shards) {
+          for (int32_t& rank : ranks) rank += engines[e].first;
+          group.shards.push_back(std::move(ranks));
+          group.experts_before.push_back(before);
+        }
+      }
+      if (all_begin) group.experts_before.clear();
+    }
+  }
+  for (const int32_t run : layers.of) {
+    joined.layer_group.push_back(run * static_cast<int32_t>(experts.firsts.size()));
+  }
+  joined.expert_group = experts.of;
+  for (size_t e = 0; e < experts.of.size(); ++e) {
+    joined.local_expert.push_back(static_cast<int32_t>(e - experts.firsts[experts.of[e]]));
+  }
+  return joined;
+}
 
 UnitPlaces PlaceFsdp(const ModelUnit& unit, const FsdpLayout& layout, Index layers) {
   UnitPlaces places;
@@ -176,7 +244,7 @@ absl::StatusOr<Cluster> Build(const Model& model, const JobLayout& layout) {
   cluster.source = layout.source;
   cluster.destination = layout.destination;
   HR_ASSIGN_OR_RETURN(const Index source_ranks, RanksOf(layout.trainer));
-  HR_ASSIGN_OR_RETURN(const Index destination_ranks, RanksOf(layout.engine.parallel));
+  HR_ASSIGN_OR_RETURN(const Index destination_ranks, RanksOf(layout.engines));
   HR_RETURN_IF_ERROR(CheckRanks("trainer", source_ranks, layout.source));
   HR_RETURN_IF_ERROR(CheckRanks("engine", destination_ranks, layout.destination));
 
@@ -189,20 +257,27 @@ absl::StatusOr<Cluster> Build(const Model& model, const JobLayout& layout) {
   } else {
     cluster.source_stage.resize(source_ranks);
   }
-  HR_ASSIGN_OR_RETURN(const std::vector<Segments> stages, StagesOf(layout.engine, model.layers));
-  HR_ASSIGN_OR_RETURN(const ParallelSide destination, ParallelSide::Make(layout.engine.parallel, stages, model.layers));
+  std::vector<EngineRanks> engines;
+  int32_t engine_ranks = 0;
+  for (const EngineLayout& engine : layout.engines) {
+    HR_ASSIGN_OR_RETURN(const std::vector<Segments> stages, StagesOf(engine, model.layers));
+    HR_ASSIGN_OR_RETURN(ParallelSide side, ParallelSide::Make(engine.parallel, stages, model.layers));
+    if (engine_ranks > 0) cluster.engine_borders.push_back(engine_ranks);
+    engines.push_back({std::move(side), engine_ranks});
+    engine_ranks += static_cast<int32_t>(engines.back().side.ranks());
+  }
 
   for (const ModelUnit& unit : model.units) {
     if (unit.draft) continue;
     HR_RETURN_IF_ERROR(CheckUnit(model, unit, layout));
     UnitPlaces from =
         megatron != nullptr ? source.Place(unit) : PlaceFsdp(unit, std::get<FsdpLayout>(layout.trainer), model.layers);
-    UnitPlaces to = destination.Place(unit);
+    UnitPlaces to = PlaceEngines(unit, engines);
     ClusterUnit& placed = cluster.units.emplace_back();
     placed.unit = unit;
     HR_ASSIGN_OR_RETURN(placed.manifest, UnitManifest(unit, layout));
     placed.source_stacked = from.stacked;
-    placed.destination_stacked = unit.experts > 0;
+    placed.destination_stacked = to.stacked;
     placed.instances = Instances(unit, from, to);
     placed.source_groups = std::move(from.groups);
     placed.destination_groups = std::move(to.groups);

@@ -16,12 +16,15 @@ namespace headrace {
 //   tied embeddings  one group, of both end stages
 //   experts          a group for each stage and expert-parallel rank; shards are expert TP. The engine deals experts
 //                    out unevenly where they do not divide (the first ranks have one more), Megatron does not
+//   several engines  a group for each run of layers and experts that no engine layout tells apart. Ranks of a layout
+//                    that cuts coarser than another are in several groups
 //   FSDP             one group, of all shards; of units that are stacked over experts one for each FSDP rank, whose
 //                    experts it holds
 //
 //   malformed       a layer that the model has not; a unit that contradicts itself
 //   shape_mismatch  what the rules refuse: sizes that do not divide; machines that are not as many as the ranks
 //   misaligned_block  a cut inside a scale block
+//   invalid_option  no engines
 //   out_of_bounds   more than kMaxSideRanks ranks a side
 absl::StatusOr<Cluster> BuildCluster(const Model& model, const JobLayout& layout);
 

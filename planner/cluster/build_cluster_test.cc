@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/cluster/expand.h"
 #include "planner/cluster/layout_json.h"
 #include "planner/models/records.h"
 #include "planner/status.h"
@@ -15,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 using Shards = std::vector<std::vector<int32_t>>;
 
@@ -98,6 +101,48 @@ TEST(BuildCluster, FsdpCutsTheAxisOfStackedExperts) {
   EXPECT_EQ(UnitOf(*cluster, "attention").source_groups[0].shards, (Shards{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
+TEST(BuildCluster, EnginesOfDifferentLayoutsShareGroups) {
+  // The example of cluster.h: experts 0 to 2 and 3 to 4 of the second layout, all in one buffer of the first.
+  const auto cluster =
+      Build(kMoe, R"({"gpus": 1, "tp": 1})", R"([{"gpus": 2, "tp": 2}, {"gpus": 2, "tp": 1, "ep": 2}])");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_THAT(cluster->engine_borders, ElementsAre(2));
+  const ClusterUnit& expert = UnitOf(*cluster, "expert");
+  EXPECT_TRUE(expert.destination_stacked);
+  ASSERT_EQ(expert.destination_groups.size(), 2u);
+  EXPECT_EQ(expert.destination_groups[0].shards, (Shards{{0}, {1}, {2}}));
+  EXPECT_THAT(expert.destination_groups[0].experts_before, IsEmpty());
+  EXPECT_EQ(expert.destination_groups[1].shards, (Shards{{0}, {1}, {3}}));
+  EXPECT_THAT(expert.destination_groups[1].experts_before, ElementsAre(3, 3, 0));
+  EXPECT_EQ(expert.instances[9].layer, 1);
+  EXPECT_EQ(expert.instances[9].expert, 4);
+  EXPECT_EQ(expert.instances[9].destination_group, 1);
+  EXPECT_EQ(expert.instances[9].destination_expert, 1);
+  EXPECT_EQ(DestinationPlace(expert, expert.instances[9], 0), 4);
+  EXPECT_EQ(DestinationPlace(expert, expert.instances[9], 2), 1);
+  // Replicas of the second layout's dense shard beside the halves of the first.
+  EXPECT_EQ(UnitOf(*cluster, "attention").destination_groups[0].shards, (Shards{{0}, {1}, {2, 3}}));
+  const Manifest manifest = ExpandManifest(*cluster);
+  std::vector<std::string> engines;
+  for (const Placement& placed : manifest.topology.destination) engines.push_back(placed.engine);
+  EXPECT_THAT(engines, ElementsAre("engine0", "engine0", "engine1", "engine1"));
+}
+
+TEST(BuildCluster, StagesOfDifferentEnginesMakeRunsOfLayers) {
+  // Layers 0 1 | 2 3 and, of the second layout, 0 | 1 2 | 3 (vLLM's extra layer is in the middle).
+  const auto cluster =
+      Build(kTied, R"({"gpus": 1, "tp": 1})", R"([{"gpus": 2, "tp": 1, "pp": 2}, {"gpus": 3, "tp": 1, "pp": 3}])");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const ClusterUnit& mlp = UnitOf(*cluster, "mlp");
+  std::vector<Shards> groups;
+  for (const RankGroup& group : mlp.destination_groups) groups.push_back(group.shards);
+  EXPECT_THAT(groups, ElementsAre(Shards{{0}, {2}}, Shards{{0}, {3}}, Shards{{1}, {3}}, Shards{{1}, {4}}));
+  std::vector<int32_t> of_layers;
+  for (const UnitInstance& instance : mlp.instances) of_layers.push_back(instance.destination_group);
+  EXPECT_THAT(of_layers, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(UnitOf(*cluster, "embedding").destination_groups[0].shards, (Shards{{0, 1}, {2, 4}}));
+}
+
 TEST(BuildCluster, ErrorsSayWhere) {
   const auto cluster = Build(kMoe, R"({"gpus": 1, "tp": 1})", R"({"gpus": 3, "tp": 3})");
   EXPECT_EQ(CodeOf(cluster.status()), "shape_mismatch");
@@ -107,6 +152,13 @@ TEST(BuildCluster, ErrorsSayWhere) {
   layout.source.ranks = 9;
   EXPECT_EQ(CodeOf(BuildCluster(model, layout).status()), "shape_mismatch");
   layout.source.ranks = 8;
+  const std::vector<EngineLayout> engines = std::move(layout.engines);
+  layout.engines.clear();
+  EXPECT_EQ(CodeOf(BuildCluster(model, layout).status()), "invalid_option");
+  layout.engines = engines;
+  const auto second = Build(kMoe, R"({"gpus": 1, "tp": 1})", R"([{"gpus": 4, "tp": 4}, {"gpus": 3, "tp": 3}])");
+  EXPECT_EQ(CodeOf(second.status()), "shape_mismatch");
+  EXPECT_THAT(second.status().message(), HasSubstr("engine layout 1: unit \"embedding\""));
   model.units.back().layers.push_back(3);
   EXPECT_EQ(CodeOf(BuildCluster(model, layout).status()), "malformed");
 }

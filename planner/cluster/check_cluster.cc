@@ -47,6 +47,12 @@ absl::Status CheckGroups(const Cluster& cluster, const ClusterUnit& unit, const 
       return Malformed(cluster, absl::StrCat(where, " has ", group.shards.size(), " shards, the manifest names ", named,
                                              " and group 0 has ", groups[0].shards.size()));
     }
+    const std::vector<int32_t>& before = group.experts_before;
+    if ((!before.empty() && before.size() != group.shards.size()) ||
+        std::any_of(before.begin(), before.end(), [](int32_t experts) { return experts < 0; })) {
+      return Malformed(cluster, absl::StrCat(where, ": experts_before must name a number of experts for each of ",
+                                             group.shards.size(), " shards, and has ", before.size()));
+    }
     for (size_t s = 0; s < group.shards.size(); ++s) {
       if (group.shards[s].empty()) return Malformed(cluster, absl::StrCat(where, ": nobody holds shard ", s));
       int32_t last = -1;
@@ -75,6 +81,14 @@ absl::Status CheckCluster(const Cluster& cluster) {
       std::any_of(cluster.source_stage.begin(), cluster.source_stage.end(), [](int32_t s) { return s < 0; })) {
     return Malformed(cluster, absl::StrCat("source_stage must name a stage for each of ", cluster.source.ranks,
                                            " ranks, and has ", cluster.source_stage.size()));
+  }
+  int32_t last_border = 0;
+  for (int32_t border : cluster.engine_borders) {
+    if (border <= last_border || border >= cluster.destination.ranks) {
+      return Malformed(cluster, absl::StrCat("engine border ", border, " after ", last_border, ", of ",
+                                             cluster.destination.ranks, " ranks"));
+    }
+    last_border = border;
   }
   for (const ClusterUnit& unit : cluster.units) {
     HR_RETURN_IF_ERROR(CheckGroups(cluster, unit, "source", cluster.source, unit.manifest.source, unit.source_groups));

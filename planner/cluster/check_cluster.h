@@ -11,7 +11,8 @@ namespace headrace {
 // kMalformed, with the unit's name: a side without ranks or with hosts or domains of less than one rank; a source_stage
 // of another length or below 0; an instance whose groups do not exist, or whose place among experts is below 0; groups
 // of one side with different numbers of shards, or fewer than the manifest names; a shard without ranks; ranks that are
-// out of range, not ascending, or in two shards of a group.
+// out of range, not ascending, or in two shards of a group; experts_before of another length than the shards or below
+// 0; engine_borders that are out of range or not ascending.
 absl::Status CheckCluster(const Cluster& cluster);
 
 }  // namespace headrace

@@ -12,7 +12,17 @@
 //   groups                                        shard 0: ranks 44                 shard 5: ranks 5, 37, 69, ... (DP)
 //
 // A rank's buffers are all instances of the groups that it is in. Size: the units' shards, the instances (two numbers
-// each), the ranks; never their product. Pure data; docs/planning.md.
+// each), the ranks; never their product.
+//
+// Engines of different layouts: a unit's destination shards are those of each layout, one layout behind the other, and
+// so are the ranks. A group then holds the instances that no layout tells apart, with the shards of all. So a rank of a
+// layout that cuts coarser than another is in several groups.
+//
+//   TP 2 (ranks 0, 1) beside TP 1, EP 2 (ranks 2, 3), 5 experts     shards 0, 1: halves      shard 2: all of it
+//   group 0: experts 0 to 2                                         ranks 0 | 1              rank 2, no expert before
+//   group 1: experts 3, 4                                           ranks 0 | 1, 3 before    rank 3, no expert before
+//
+// Pure data; docs/planning.md.
 
 #include <cstdint>
 #include <string>
@@ -26,6 +36,9 @@ namespace headrace {
 // Ranks by shard. shards[s] are the ranks that hold shard s of the group's instances (replicas), ascending, not empty.
 struct RankGroup {
   std::vector<std::vector<int32_t>> shards;
+  // Of buffers that are stacked over experts, by shard: how many experts of a layer lie before the group's first one.
+  // Empty: none anywhere.
+  std::vector<int32_t> experts_before = {};
 };
 
 struct UnitInstance {
@@ -33,7 +46,7 @@ struct UnitInstance {
   int32_t expert = -1;  // -1: not an expert
   int32_t source_group = 0;
   int32_t destination_group = 0;
-  // Which of its group's experts of that layer it is, from 0 on: its place in a buffer that is stacked over them.
+  // Which of its group's experts of that layer it is, from 0 on.
   int32_t source_expert = 0;
   int32_t destination_expert = 0;
 };
@@ -52,6 +65,16 @@ struct ClusterUnit {
   std::vector<RankGroup> destination_groups;  // likewise
 };
 
+// Place of an instance's expert in a buffer of `shard` that is stacked over experts.
+inline int32_t SourcePlace(const ClusterUnit& unit, const UnitInstance& instance, int64_t shard) {
+  const std::vector<int32_t>& before = unit.source_groups[instance.source_group].experts_before;
+  return instance.source_expert + (before.empty() ? 0 : before[shard]);
+}
+inline int32_t DestinationPlace(const ClusterUnit& unit, const UnitInstance& instance, int64_t shard) {
+  const std::vector<int32_t>& before = unit.destination_groups[instance.destination_group].experts_before;
+  return instance.destination_expert + (before.empty() ? 0 : before[shard]);
+}
+
 // One side's machines: rank r is on host r / ranks_per_host and in NVLink domain r / ranks_per_domain.
 struct SideShape {
   int32_t ranks = 0;
@@ -67,6 +90,8 @@ struct Cluster {
   SideShape destination;
   // Pipeline stage of each source rank: within one the load can be shared evenly.
   std::vector<int32_t> source_stage;
+  // Destination ranks at which engines of another layout begin, ascending. Empty: all are of one.
+  std::vector<int32_t> engine_borders;
 };
 
 }  // namespace headrace

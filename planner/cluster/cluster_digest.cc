@@ -15,6 +15,7 @@ void AppendGroups(const char* side, const std::vector<RankGroup>& groups, std::s
   for (const RankGroup& group : groups) {
     absl::StrAppend(out, side, " group");
     for (const std::vector<int32_t>& shard : group.shards) absl::StrAppend(out, " [", absl::StrJoin(shard, " "), "]");
+    if (!group.experts_before.empty()) absl::StrAppend(out, " after ", absl::StrJoin(group.experts_before, " "));
     *out += "\n";
   }
 }
@@ -71,6 +72,9 @@ std::string CanonicalText(const ClusterPlan& plan) {
   for (const SideShape* side : {&cluster.source, &cluster.destination}) {
     absl::StrAppend(&out, "ranks ", side->ranks, " by host ", side->ranks_per_host, " by domain ",
                     side->ranks_per_domain, "\n");
+  }
+  if (!cluster.engine_borders.empty()) {
+    absl::StrAppend(&out, "engines from ", absl::StrJoin(cluster.engine_borders, " "), "\n");
   }
   for (size_t u = 0; u < cluster.units.size(); ++u) {
     AppendUnit(cluster.units[u], plan.unit_plan(static_cast<int>(u)), &out);

@@ -235,6 +235,9 @@ TEST(ClusterFiguresTest, TheDigestSealsAllOfThePlan) {
   differs("instances", [](Cluster&, ClusterUnit& u) { u.instances.pop_back(); });
   differs("layers", [](Cluster&, ClusterUnit& u) { u.instances[1].layer = 9; });
   differs("places of experts", [](Cluster&, ClusterUnit& u) { u.instances[1].destination_expert = 9; });
+  differs("experts before others",
+          [](Cluster&, ClusterUnit& u) { u.destination_groups[0].experts_before.assign(1, 7); });
+  differs("engines", [](Cluster& c, ClusterUnit&) { c.engine_borders = {1}; });
   differs("stacking", [](Cluster&, ClusterUnit& u) { u.destination_stacked = true; });
   differs("buffers", [](Cluster&, ClusterUnit& u) { u.manifest.destination[0].name = "v"; });
   differs("strides", [](Cluster&, ClusterUnit& u) { u.manifest.destination[0].strides[0] = 1000; });

@@ -175,6 +175,10 @@ TEST(ClusterPlanTest, RefusesTablesThatDoNotFit) {
   EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.instances[1].source_group = 1; }));
   EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.instances[1].destination_group = -1; }));
   EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.instances[1].source_expert = -1; }));
+  EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.destination_groups[0].experts_before = {1}; }));
+  EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.source_groups[0].experts_before = {0, -1}; }));
+  EXPECT_TRUE(refuses([](Cluster& c, ClusterUnit&) { c.engine_borders = {2, 2}; }));
+  EXPECT_TRUE(refuses([](Cluster& c, ClusterUnit&) { c.engine_borders = {4}; }));
   EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.source_groups[0].shards.pop_back(); }));
   EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.destination_groups[0].shards[1].clear(); }));
   EXPECT_TRUE(refuses([](Cluster&, ClusterUnit& u) { u.destination_groups[0].shards[1].back() = 4; }));

@@ -151,8 +151,15 @@ class Reference {
 
   void AddParallel(const ModelUnit& unit) {
     const auto* megatron = std::get_if<MegatronLayout>(&layout_.trainer);
-    const ParallelLayout& l = source_ ? megatron->parallel : layout_.engine.parallel;
-    const Place place = PlaceOfRank(l, rank_);
+    // Engines are numbered one after the other.
+    Index rank = rank_;
+    size_t engine = 0;
+    const auto ranks_of = [](const ParallelLayout& p) { return p.tp * p.dp * p.pp; };
+    while (!source_ && rank >= ranks_of(layout_.engines[engine].parallel)) {
+      rank -= ranks_of(layout_.engines[engine++].parallel);
+    }
+    const ParallelLayout& l = source_ ? megatron->parallel : layout_.engines[engine].parallel;
+    const Place place = PlaceOfRank(l, rank);
     std::vector<Index> layers;
     if (unit.place == UnitPlace::kLayers) {
       const std::set<Index> mine =

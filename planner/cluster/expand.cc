@@ -120,13 +120,13 @@ void AddUnit(std::vector<Buffer>& out, const ClusterUnit& unit, const UnitIndex&
     int shard = kNone;
     std::vector<const UnitInstance*> experts;
   };
-  std::map<std::pair<int32_t, int32_t>, Layer> layers;  // by layer and group
+  std::map<std::pair<int32_t, int>, Layer> layers;  // by layer and shard
   for (const UnitInstance& instance : unit.instances) {
     const int shard = shards[group_of(instance)];
     if (shard == kNone) continue;
-    Layer& layer = layers[{instance.layer, group_of(instance)}];
+    Layer& layer = layers[{instance.layer, shard}];
     layer.shard = shard;
-    const size_t place = source ? instance.source_expert : instance.destination_expert;
+    const size_t place = source ? SourcePlace(unit, instance, shard) : DestinationPlace(unit, instance, shard);
     if (layer.experts.size() <= place) layer.experts.resize(place + 1);
     layer.experts[place] = &instance;
   }
@@ -200,6 +200,11 @@ Manifest ExpandManifest(const Cluster& cluster) {
   }
   PlaceRanks(manifest.topology.source, "source", cluster.source);
   PlaceRanks(manifest.topology.destination, "destination", cluster.destination);
+  if (cluster.engine_borders.empty()) return manifest;
+  for (Placement& placed : manifest.topology.destination) {
+    const auto next = std::upper_bound(cluster.engine_borders.begin(), cluster.engine_borders.end(), placed.rank);
+    placed.engine = absl::StrCat("engine", next - cluster.engine_borders.begin());
+  }
   return manifest;
 }
 

@@ -26,7 +26,8 @@ absl::StatusOr<std::vector<Buffer>> RankBuffers(const Cluster& cluster, ClusterS
 std::vector<TensorSpec> ClusterTensors(const Cluster& cluster);
 
 // The whole manifest, with couplings and topology (hosts "source0", "destination3"; domains "source_domain0", ..; one
-// engine): for clusters that fit in memory. BuildPlan takes it.
+// engine or, where their layouts differ, "engine0", "engine1", ..: the engines of one layout each): for clusters that
+// fit in memory. BuildPlan takes it.
 Manifest ExpandManifest(const Cluster& cluster);
 
 }  // namespace headrace

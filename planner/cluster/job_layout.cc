@@ -87,6 +87,20 @@ absl::StatusOr<Index> RanksOf(const TrainerLayout& layout) {
   return MeshSize({{fsdp.replicas, fsdp.shards, fsdp.tp}, {"replicas", "shards", "tp"}});
 }
 
+absl::StatusOr<Index> RanksOf(const std::vector<EngineLayout>& engines) {
+  if (engines.empty()) return Error(ErrorCode::kInvalidOption, "a layout without engines: give at least one");
+  Index ranks = 0;
+  for (const EngineLayout& engine : engines) {
+    HR_ASSIGN_OR_RETURN(const Index more, RanksOf(engine.parallel));
+    if (more > kMaxSideRanks - ranks) {
+      return Error(ErrorCode::kOutOfBounds,
+                   absl::StrCat("engines of ", ranks, " + ", more, " ranks: a side has at most ", kMaxSideRanks));
+    }
+    ranks += more;
+  }
+  return ranks;
+}
+
 absl::StatusOr<std::vector<Segments>> StagesOf(const MegatronLayout& layout, Index layers) {
   HR_ASSIGN_OR_RETURN(const std::vector<Index> stages, StageSizes(layout, layers));
   HR_ASSIGN_OR_RETURN(const std::vector<Index> chunks, VirtualChunks(stages, layout.vpp));

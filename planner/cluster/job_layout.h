@@ -41,7 +41,7 @@ struct FsdpLayout {
 
 using TrainerLayout = std::variant<MegatronLayout, FsdpLayout>;
 
-// All engines of the job: dp are replicas of everything. data_outermost is set.
+// Engines of one layout: dp are replicas of everything. data_outermost is set.
 struct EngineLayout {
   ParallelLayout parallel;
   Index vocabulary_multiple = 64;  // vLLM's DEFAULT_VOCAB_PADDING_SIZE; TP must divide the padded rows
@@ -55,7 +55,9 @@ struct JobLayout {
   std::string model;  // as in the records
   std::string gpu;    // "H100"
   TrainerLayout trainer;
-  EngineLayout engine;
+  // One, or several that need not be alike: the ranks of each follow those of the one before, and fill hosts and
+  // domains as they come.
+  std::vector<EngineLayout> engines;
   SideShape source;
   SideShape destination;
   // As published, where they were.
@@ -95,6 +97,11 @@ absl::StatusOr<EngineLayout> FitEngines(Index gpus, Index tp, Index pp, Index ep
 
 // Ranks of the trainer. Errors of RanksOf and MeshSize.
 absl::StatusOr<Index> RanksOf(const TrainerLayout& layout);
+// Ranks of all engines.
+//   invalid_option  no engines
+//   out_of_bounds   more than kMaxSideRanks ranks
+//   what RanksOf refuses of one of them
+absl::StatusOr<Index> RanksOf(const std::vector<EngineLayout>& engines);
 
 // The layers of each pipeline stage, as segments of [0, layers). With one of layers_first and layers_last the other
 // stages share the rest.

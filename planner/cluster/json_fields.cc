@@ -96,6 +96,17 @@ const Json& JsonFields::Object(const std::string& name) {
   return object_[name];
 }
 
+std::vector<std::pair<std::string, const Json*>> JsonFields::Objects(const std::string& name) {
+  if (!Has(name) || !object_[name].is_array()) return {{Path(name), &Object(name)}};
+  std::vector<std::pair<std::string, const Json*>> objects;
+  for (const Json& entry : object_[name]) {
+    objects.emplace_back(absl::StrCat(Path(name), "[", objects.size(), "]"), &entry);
+    if (!entry.is_object()) Fail(absl::StrCat(name, "[", objects.size() - 1, "]"), "must be an object");
+  }
+  if (objects.empty()) Fail(name, "is empty: give at least one object");
+  return objects;
+}
+
 std::string JsonFields::Path(const std::string& name) const {
   return path_.empty() ? name : absl::StrCat(path_, ".", name);
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,8 @@ class JsonFields {
   std::optional<double> Measure(const std::string& name);
   // An object, which is required.
   const nlohmann::json& Object(const std::string& name);
+  // An object or a list of objects, which is required and not empty, with their paths ("gen", or "gen[0]", ..).
+  std::vector<std::pair<std::string, const nlohmann::json*>> Objects(const std::string& name);
 
   void Fail(const std::string& name, absl::string_view what);
   std::string Path(const std::string& name) const;

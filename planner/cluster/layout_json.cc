@@ -20,7 +20,7 @@ constexpr char kPublished[] =
 
 void AddNote(std::string& note, const std::string& more) { absl::StrAppend(&note, note.empty() ? "" : " ", more); }
 
-void NoteReplaced(std::string& note, const char* side, Index published, Index used, const char* rule) {
+void NoteReplaced(std::string& note, const std::string& side, Index published, Index used, const char* rule) {
   if (published == used) return;
   AddNote(note, absl::StrCat(side, ".dp is ", used, " = ", rule, ", not ", published, "."));
 }
@@ -57,17 +57,19 @@ absl::StatusOr<TrainerLayout> ReadTrainer(const Json& json, Index* gpus, std::st
   return *std::move(fitted);
 }
 
-absl::StatusOr<EngineLayout> ReadEngines(const Json& json, Index* gpus, std::string* name, std::string* note) {
-  JsonFields f(json, "gen");
+absl::StatusOr<EngineLayout> ReadEngine(const Json& json, const std::string& path, std::string* name,
+                                        std::string* note) {
+  JsonFields f(json, path);
   f.Only({"gpus", "gpus_src", "tp", "pp", "ep", "dp", "engine"});
-  *gpus = f.Number("gpus");
+  const Index gpus = f.Number("gpus");
   const Index tp = f.Number("tp"), pp = f.Number("pp", 1), ep = f.Number("ep", 1);
   const std::optional<Index> dp = f.Has("dp") ? std::optional(f.Number("dp")) : std::nullopt;
-  *name = f.Text("engine", false);
+  const std::string engine = f.Text("engine", false);
   HR_RETURN_IF_ERROR(f.status());
-  absl::StatusOr<EngineLayout> fitted = FitEngines(*gpus, tp, pp, ep);
-  if (!fitted.ok()) return WithMessage(fitted.status(), absl::StrCat("gen: ", fitted.status().message()));
-  if (dp) NoteReplaced(*note, "gen", *dp, fitted->parallel.dp, "gpus / (tp * pp)");
+  absl::StatusOr<EngineLayout> fitted = FitEngines(gpus, tp, pp, ep);
+  if (!fitted.ok()) return WithMessage(fitted.status(), absl::StrCat(path, ": ", fitted.status().message()));
+  if (dp) NoteReplaced(*note, path, *dp, fitted->parallel.dp, "gpus / (tp * pp)");
+  if (!engine.empty() && *name != engine) absl::StrAppend(name, name->empty() ? "" : ", ", engine);
   return fitted;
 }
 
@@ -88,19 +90,27 @@ absl::StatusOr<JobLayout> ReadLayout(const Json& json) {
   layout.bulk_fraction = f.Measure("bulk_fraction");
   const std::optional<Index> domain = f.NumberOrNull("nvlink_domain_used");
   const bool assumed = f.Flag("assumed");
-  const Json &train = f.Object("train"), &gen = f.Object("gen");
+  const Json& train = f.Object("train");
+  const auto gen = f.Objects("gen");
   HR_RETURN_IF_ERROR(f.status());
-  Index source_gpus = 0, destination_gpus = 0;
+  Index source_gpus = 0;
   HR_ASSIGN_OR_RETURN(layout.trainer, ReadTrainer(train, &source_gpus, &layout.note));
-  HR_ASSIGN_OR_RETURN(layout.engine, ReadEngines(gen, &destination_gpus, &layout.engine_name, &layout.note));
+  for (const auto& [path, json] : gen) {
+    HR_ASSIGN_OR_RETURN(EngineLayout engine, ReadEngine(*json, path, &layout.engine_name, &layout.note));
+    engine.uneven_units = assumed;
+    layout.engines.push_back(engine);
+  }
+  const absl::StatusOr<Index> destination_gpus = RanksOf(layout.engines);
+  if (!destination_gpus.ok()) {
+    return WithMessage(destination_gpus.status(), absl::StrCat("gen: ", destination_gpus.status().message()));
+  }
   layout.gpu = f.Text("gpu", true);
   HR_RETURN_IF_ERROR(f.status());
   HR_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(layout.gpu));
   const auto per_domain = static_cast<int32_t>(domain.value_or(hardware.nvlink_domain));
   layout.source = {static_cast<int32_t>(source_gpus), hardware.gpus_per_node, per_domain};
-  layout.destination = {static_cast<int32_t>(destination_gpus), hardware.gpus_per_node, per_domain};
+  layout.destination = {static_cast<int32_t>(*destination_gpus), hardware.gpus_per_node, per_domain};
   if (assumed) {
-    layout.engine.uneven_units = true;
     AddNote(layout.note, "Heads that the engine's TP does not divide are dealt out unevenly, which no engine does.");
   }
   return layout;

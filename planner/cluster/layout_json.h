@@ -10,7 +10,8 @@
 //   id, model, gpu            required texts
 //   train                     Megatron: gpus and tp; cp, pp, ep, etp, vpp (1 if left out), dp (checked),
 //                             layers_first, layers_last. FSDP2: gpus and fsdp (shards); tp (1); the rest are replicas
-//   gen                       gpus and tp; pp, ep (1 if left out), dp (checked), engine (a name)
+//   gen                       gpus and tp; pp, ep (1 if left out), dp (checked), engine (a name). Or a list of such
+//                             objects: engines of different layouts, whose GPUs follow each other
 //   nvlink_domain_used        GPUs of an NVLink domain on each side, where it is not the hardware's
 //   wire, method, scope, source, note, seconds_min, seconds_max, bulk_fraction, assumed; gpus_src in train and gen
 //
@@ -34,6 +35,7 @@ namespace headrace {
 //   malformed       not JSON; a missing, unknown or null field, or one of another type. Names the field ("train.tp")
 //   invalid_option  an unknown gpu; what FitMegatron and FitEngines refuse
 //   shape_mismatch  what these refuse: numbers that do not make up the GPUs
+//   out_of_bounds   more than kMaxSideRanks GPUs a side
 absl::StatusOr<JobLayout> ParseLayout(absl::string_view json);
 
 // A document {"layouts": [..], "assumed": [..]} of them, whatever else it has, in order. A layout that cannot be had is

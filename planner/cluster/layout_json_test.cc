@@ -27,7 +27,7 @@ TEST(ParseLayout, FillsWhatFollowsFromTheGpus) {
   const auto& trainer = std::get<MegatronLayout>(layout->trainer).parallel;
   EXPECT_EQ(trainer.dp, 4);
   EXPECT_EQ(trainer.etp, 1);
-  const ParallelLayout& engine = layout->engine.parallel;
+  const ParallelLayout& engine = layout->engines.at(0).parallel;
   EXPECT_EQ(engine.dp, 4);
   EXPECT_EQ(engine.ep, 1);
   EXPECT_EQ(engine.etp, 2);
@@ -49,7 +49,7 @@ TEST(ParseLayout, AnotherDpIsReplacedAndSaid) {
 TEST(ParseLayout, ExpertsOfEngines) {
   const auto engine = [](const std::string& gen) {
     const auto layout = ParseLayout(Layout(kGen, gen));
-    return layout.ok() ? layout->engine.parallel : ParallelLayout{.tp = -1};
+    return layout.ok() ? layout->engines.at(0).parallel : ParallelLayout{.tp = -1};
   };
   ParallelLayout p = engine(R"({"gpus": 256, "tp": 32, "ep": 1})");
   EXPECT_EQ(p.dp, 8);
@@ -64,6 +64,24 @@ TEST(ParseLayout, ExpertsOfEngines) {
   EXPECT_EQ(p.etp, 4);
   EXPECT_EQ(engine(R"({"gpus": 16, "tp": 4, "ep": 3})").tp, -1);
   EXPECT_EQ(engine(R"({"gpus": 16, "tp": 4, "ep": 32})").tp, -1);
+}
+
+TEST(ParseLayout, EnginesOfDifferentLayouts) {
+  const auto layout = ParseLayout(Layout(kGen, R"([{"gpus": 8, "tp": 8, "engine": "vLLM"},
+      {"gpus": 8, "tp": 4, "ep": 4, "dp": 1, "engine": "vLLM"}, {"gpus": 2, "tp": 1, "pp": 2, "engine": "SGLang"}])"));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  ASSERT_EQ(layout->engines.size(), 3u);
+  EXPECT_EQ(layout->engines[0].parallel.tp, 8);
+  EXPECT_EQ(layout->engines[1].parallel.ep, 4);
+  EXPECT_EQ(layout->engines[1].parallel.dp, 2);
+  EXPECT_EQ(layout->engines[2].parallel.pp, 2);
+  EXPECT_EQ(layout->destination.ranks, 18);
+  EXPECT_EQ(layout->engine_name, "vLLM, SGLang");
+  EXPECT_EQ(layout->note, "gen[1].dp is 2 = gpus / (tp * pp), not 1.");
+  EXPECT_EQ(ParseLayout(Layout(kGen, absl::StrCat("[", kGen, "]")))->engines.size(), 1u);
+  const auto assumed = ParseLayout(Layout(kGen, absl::StrCat("[", kGen, ",", kGen, "]"), R"(, "assumed": true)"));
+  ASSERT_TRUE(assumed.ok()) << assumed.status();
+  for (const EngineLayout& engine : assumed->engines) EXPECT_TRUE(engine.uneven_units);
 }
 
 TEST(ParseLayout, Fsdp) {
@@ -97,6 +115,12 @@ TEST(ParseLayout, ErrorsNameTheField) {
   expect(Layout(R"({"gpus": 8, "tp": 1, "ep": 16})", kGen), "shape_mismatch", "train: EP 16");
   expect(Layout(kGen, R"({"gpus": 8, "tp": 3})"), "shape_mismatch", "gen: 8 GPUs are no multiple of");
   expect(Layout(R"({"gpus": 8, "fsdp": 3})", kGen), "shape_mismatch", "train: 8 GPUs are no multiple of shards * tp");
+  expect(Layout(kGen, "[]"), "malformed", "gen is empty");
+  expect(Layout(kGen, "3"), "malformed", "gen must be an object");
+  expect(Layout(kGen, R"([{"gpus": 8, "tp": 4}, 3])"), "malformed", "gen[1] must be an object");
+  expect(Layout(kGen, R"([{"gpus": 8, "tp": 4}, {"gpus": 8}])"), "malformed", "gen[1].tp is missing");
+  expect(Layout(kGen, R"([{"gpus": 8, "tp": 4}, {"gpus": 8, "tp": 3}])"), "shape_mismatch", "gen[1]: 8 GPUs");
+  expect(Layout(kGen, R"([{"gpus": 131072, "tp": 4}, {"gpus": 8, "tp": 4}])"), "out_of_bounds", "gen: engines of");
   expect(Layout(kGen, kGen, R"(, "seconds_min": "fast")"), "malformed", "seconds_min");
   expect(Layout(kGen, kGen, R"(, "speed": 1)"), "malformed", "speed is unknown");
   expect(R"({"id": "x", "model": "m", "gpu": "TPU", "train": {"gpus": 8, "tp": 1}, "gen": {"gpus": 8, "tp": 1}})",
@@ -129,9 +153,9 @@ TEST(PublishedLayouts, AreFoundByTheirIds) {
   ASSERT_TRUE(dsv3.ok()) << dsv3.status();
   EXPECT_EQ(dsv3->model, "deepseek-v3-bf16");
   EXPECT_EQ(dsv3->seconds_min, 2.6);
-  EXPECT_EQ(dsv3->engine.parallel.tp, 32);
+  EXPECT_EQ(dsv3->engines.at(0).parallel.tp, 32);
   EXPECT_EQ(std::get<MegatronLayout>(dsv3->trainer).layers_first, 3);
-  EXPECT_FALSE(dsv3->engine.uneven_units);
+  EXPECT_FALSE(dsv3->engines.at(0).uneven_units);
   EXPECT_EQ(CodeOf(LayoutNamed("blog-qwen3.8-2.4t-rs").status()), "malformed");
 }
 

@@ -179,7 +179,8 @@ absl::StatusOr<JobLayout> ParseM2nSystem(absl::string_view json, const std::stri
   HR_ASSIGN_OR_RETURN(const M2nSizes source, ReadSizes(train, "train"));
   HR_ASSIGN_OR_RETURN(const M2nSizes destination, ReadSizes(generation, "generation"));
   HR_ASSIGN_OR_RETURN(layout.trainer, TrainerOf(source, &layout.note));
-  HR_ASSIGN_OR_RETURN(layout.engine, EnginesOf(destination, &layout.note));
+  HR_ASSIGN_OR_RETURN(const EngineLayout engine, EnginesOf(destination, &layout.note));
+  layout.engines = {engine};
   HR_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(gpu));
   layout.source = {static_cast<int32_t>(source.gpus), hardware.gpus_per_node, hardware.nvlink_domain};
   layout.destination = {static_cast<int32_t>(destination.gpus), hardware.gpus_per_node, hardware.nvlink_domain};

@@ -33,7 +33,7 @@ TEST(ParseM2nSystem, ReadsTheBenchmarksFile) {
   EXPECT_EQ(trainer.tp, 2);
   EXPECT_EQ(trainer.pp, 4);
   EXPECT_EQ(trainer.dp, 2);
-  EXPECT_EQ(layout->engine.parallel.dp, 16);
+  EXPECT_EQ(layout->engines.at(0).parallel.dp, 16);
   EXPECT_EQ(layout->source.ranks, 16);
   EXPECT_EQ(layout->source.ranks_per_host, 4);
   EXPECT_EQ(layout->destination.ranks_per_domain, 72);

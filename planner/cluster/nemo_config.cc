@@ -182,7 +182,7 @@ absl::StatusOr<JobLayout> ParseNemoConfig(absl::string_view json, const std::str
   if (!engine.ok()) {
     return WithMessage(engine.status(), absl::StrCat("policy.generation.vllm_cfg: ", engine.status().message()));
   }
-  layout.engine = *engine;
+  layout.engines = {*engine};
 
   HR_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(gpu));
   const auto side = [&](Index ranks, Index per_node) {

@@ -44,8 +44,8 @@ TEST(ParseNemoConfig, ReadsTheRecipeOfDeepSeek) {
   EXPECT_EQ(megatron.parallel.dp, 16);
   EXPECT_EQ(megatron.layers_first, 3);
   EXPECT_EQ(megatron.layers_last, 2);
-  EXPECT_EQ(layout->engine.parallel.tp, 32);
-  EXPECT_EQ(layout->engine.parallel.dp, 8);
+  EXPECT_EQ(layout->engines.at(0).parallel.tp, 32);
+  EXPECT_EQ(layout->engines.at(0).parallel.dp, 8);
   EXPECT_EQ(layout->source.ranks, 256);
   EXPECT_EQ(layout->source.ranks_per_domain, 8);
   EXPECT_EQ(layout->model, "unsloth/DeepSeek-V3-0324-BF16");

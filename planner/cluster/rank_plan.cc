@@ -101,7 +101,7 @@ class ReceiverPlanner {
         out_.fills.push_back({member.unit, instance, fill});
         if (!unit.destination_stacked) continue;
         out_.fills.back().fill.destination_offset +=
-            ExpertOffset(buffer, buffer.dtype, unit.instances[instance].destination_expert);
+            ExpertOffset(buffer, buffer.dtype, DestinationPlace(unit, unit.instances[instance], buffer.rank));
       }
     }
   }
@@ -151,11 +151,12 @@ class ReceiverPlanner {
       Copy& copy = out_.copies[i];
       const Dtype dtype = unit.manifest.tensors[copy.tensor].dtype;  // a source's snapshot has it, too
       if (unit.source_stacked) {
-        copy.source_offset += ExpertOffset(unit.manifest.source[copy.source], dtype, instance.source_expert);
+        const Buffer& from = unit.manifest.source[copy.source];
+        copy.source_offset += ExpertOffset(from, dtype, SourcePlace(unit, instance, from.rank));
       }
       if (unit.destination_stacked) {
-        copy.destination_offset +=
-            ExpertOffset(unit.manifest.destination[copy.destination], dtype, instance.destination_expert);
+        const Buffer& to = unit.manifest.destination[copy.destination];
+        copy.destination_offset += ExpertOffset(to, dtype, DestinationPlace(unit, instance, to.rank));
       }
     }
   }
@@ -230,7 +231,7 @@ class SenderPlanner {
         for (CopyLoop& loop : part.loops) loop.destination_stride = 0;
         if (!unit.source_stacked) continue;
         part.source_offset += ExpertOffset(unit.manifest.source[part.source], unit.manifest.tensors[part.tensor].dtype,
-                                           unit.instances[instance].source_expert);
+                                           SourcePlace(unit, unit.instances[instance], member.shard));
       }
       passage.copies = static_cast<uint32_t>(out_.copies.size()) - passage.first_copy;
       out_.passages.push_back(passage);

@@ -152,7 +152,7 @@ class RankProof {
       if (!again) {
         Copy& wanted = wanted_[parts++];
         wanted.source_offset += ExpertOffset(unit.manifest.source[wanted.source], unit.source_stacked, wanted.tensor,
-                                             unit, unit.instances[p.item.instance].source_expert);
+                                             unit, SourcePlace(unit, unit.instances[p.item.instance], p.source_shard));
         const Index more = BytesOf(copy);
         if (more < 0 || __builtin_add_overflow(bytes, more, &bytes)) return InvalidAt(p.item, "a copy without bytes");
       }
@@ -293,10 +293,10 @@ class RankProof {
       }
       Copy& mine = plan.copies.emplace_back(*copy);
       mine.part = -1;
-      mine.source_offset -=
-          ExpertOffset(manifest.source[copy->source], unit.source_stacked, copy->tensor, unit, instance.source_expert);
+      mine.source_offset -= ExpertOffset(manifest.source[copy->source], unit.source_stacked, copy->tensor, unit,
+                                         SourcePlace(unit, instance, source_shard));
       mine.destination_offset -= ExpertOffset(unit.manifest.destination[copy->destination], unit.destination_stacked,
-                                              copy->tensor, unit, instance.destination_expert);
+                                              copy->tensor, unit, DestinationPlace(unit, instance, shard));
       mine.destination = number[copy->destination];
     }
     std::stable_sort(plan.copies.begin(), plan.copies.end(), [&](const Copy& a, const Copy& b) {
@@ -324,7 +324,7 @@ class RankProof {
       const Buffer& buffer = unit.manifest.destination[fill->destination];
       ZeroFill& mine = plan.zero_fills.emplace_back(*fill);
       if (unit.destination_stacked) {
-        Index elements = instance.destination_expert;
+        Index elements = DestinationPlace(unit, instance, shard);
         for (Index e : buffer.shape) elements *= e;
         mine.destination_offset -= DtypeBytes(elements, buffer.dtype);
       }

@@ -1,5 +1,6 @@
 // Small models of every family between trainers and engines of every kind: each rank holds what a naive reading of the
-// descriptors gives it, and the ordinary planner proves and moves the whole manifest.
+// descriptors gives it, and the ordinary planner proves and moves the whole manifest. For engines of different layouts
+// the planner of clusters does so, too.
 
 #include <iostream>
 #include <map>
@@ -8,11 +9,17 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "planner/cluster/build_cluster.h"
+#include "planner/cluster/cluster_plan.h"
+#include "planner/cluster/cluster_proof.h"
 #include "planner/cluster/cluster_reference.h"
 #include "planner/cluster/expand.h"
 #include "planner/cluster/layout_json.h"
+#include "planner/cluster/rank_plan.h"
+#include "planner/cluster/rank_proof.h"
+#include "planner/cluster/testing/carry_out.h"
 #include "planner/layout/case_share.h"
 #include "planner/layout/oracle.h"
 #include "planner/models/records.h"
@@ -96,6 +103,17 @@ constexpr const char* kEngines[] = {
     R"({"gpus": 8, "tp": 2, "ep": 4})",
 };
 
+// Engines of different layouts: TP (KV heads on several ranks of the first), PP, EP, and all of them; experts dealt out
+// in runs that are no parts of each other.
+constexpr const char* kSeveralEngines[] = {
+    R"([{"gpus": 4, "tp": 4}, {"gpus": 4, "tp": 2}])",
+    R"([{"gpus": 4, "tp": 2, "pp": 2}, {"gpus": 3, "tp": 1, "pp": 3}])",
+    R"([{"gpus": 2, "tp": 2}, {"gpus": 8, "tp": 2, "ep": 4}])",
+    R"([{"gpus": 3, "tp": 1, "ep": 3}, {"gpus": 4, "tp": 4, "ep": 4}])",
+    R"([{"gpus": 1, "tp": 1}, {"gpus": 4, "tp": 4, "ep": 2}, {"gpus": 6, "tp": 1, "pp": 3, "ep": 2}])",
+    R"([{"gpus": 2, "tp": 2, "pp": 1}, {"gpus": 2, "tp": 1, "pp": 2}, {"gpus": 2, "tp": 2, "ep": 2}])",
+};
+
 JobLayout Layout(const char* train, const char* gen) {
   const auto layout = ParseLayout(
       absl::StrCat(R"({"id": "small", "model": "m", "gpu": "GB200", "train": )", train, R"(, "gen": )", gen, "}"));
@@ -149,9 +167,11 @@ TEST(SmallClusters, EveryRankHoldsWhatTheDescriptorsSay) {
       check(train, kEngines[0], ClusterSide::kSource);
       if (HasFatalFailure()) return;
     }
-    for (const char* gen : kEngines) {
-      check(kTrainers[0], gen, ClusterSide::kDestination);
-      if (HasFatalFailure()) return;
+    for (const auto& engines : {absl::MakeConstSpan(kEngines), absl::MakeConstSpan(kSeveralEngines)}) {
+      for (const char* gen : engines) {
+        check(kTrainers[0], gen, ClusterSide::kDestination);
+        if (HasFatalFailure()) return;
+      }
     }
     std::cout << small.name << ": " << built << " sides compared, " << refused << " refused\n";
     EXPECT_GE(built, refused) << small.name;
@@ -215,6 +235,57 @@ TEST(SmallClusters, TinyRecordsAreProven) {
       EXPECT_GT(planned, 0) << name;
     }
   }
+}
+
+// Planned whole and from rules.
+void ExpectRight(const Cluster& cluster) {
+  const Manifest manifest = ExpandManifest(cluster);
+  const auto whole = BuildPlan(manifest);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(CheckPlan(manifest, *whole), "");
+  for (const Policy policy : {Policy::kAuto, Policy::kHybrid}) {
+    const auto plan = PlanCluster(cluster, policy);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_EQ(ProveCluster(cluster, *plan), absl::OkStatus());
+    std::vector<RankPlan> senders, receivers;
+    for (int32_t rank = 0; rank < cluster.source.ranks; ++rank) {
+      senders.push_back(SenderPlan(*plan, rank).value());
+      ASSERT_EQ(ProveSender(cluster, *plan, senders.back()), absl::OkStatus());
+    }
+    for (int32_t rank = 0; rank < cluster.destination.ranks; ++rank) {
+      receivers.push_back(ReceiverPlan(*plan, rank).value());
+      ASSERT_EQ(ProveReceiver(cluster, *plan, receivers.back()), absl::OkStatus());
+    }
+    ASSERT_EQ(CarryOut(cluster, senders, receivers), "");
+  }
+}
+
+TEST(SmallClusters, EnginesOfDifferentLayoutsArePlannedProvenAndCarriedOut) {
+  CaseShare share("engines of different layouts", 1, 20);
+  int planned = 0, refused = 0;
+  for (const SmallModel& small : kModels) {
+    const auto model = ParseModelRecord(small.name, small.record);
+    ASSERT_TRUE(model.ok()) << small.name << ": " << model.status();
+    for (size_t e = 0; e < std::size(kSeveralEngines); ++e) {
+      for (size_t t = e % 5; t < std::size(kTrainers); t += 5) {
+        if (!share.Take()) continue;
+        SCOPED_TRACE(absl::StrCat(small.name, ", ", kTrainers[t], ", ", kSeveralEngines[e]));
+        JobLayout layout = Layout(kTrainers[t], kSeveralEngines[e]);
+        layout.destination.ranks_per_domain = 4;  // some have parts of two engine layouts
+        const auto cluster = BuildCluster(*model, layout);
+        if (!cluster.ok()) {
+          ASSERT_TRUE(Refused(cluster.status())) << cluster.status();
+          ++refused;
+          continue;
+        }
+        ExpectRight(*cluster);
+        if (HasFatalFailure()) return;
+        ++planned;
+      }
+    }
+  }
+  std::cout << planned << " planned, " << refused << " refused\n";
+  EXPECT_GT(planned, refused);
 }
 
 }  // namespace

@@ -341,9 +341,20 @@ absl::StatusOr<Manifest> UnitManifest(const ModelUnit& unit, const JobLayout& la
   absl::StatusOr<UnitShards> source =
       std::visit([&](const auto& trainer) { return TrainerShards(unit, trainer); }, layout.trainer);
   HR_RETURN_IF_ERROR(source.status());
-  HR_ASSIGN_OR_RETURN(UnitShards destination, EngineShards(unit, layout.engine));
   manifest.source = std::move(source->buffers);
-  manifest.destination = std::move(destination.buffers);
+  Index first = 0;
+  for (size_t e = 0; e < layout.engines.size(); ++e) {
+    absl::StatusOr<UnitShards> engine = EngineShards(unit, layout.engines[e]);
+    if (!engine.ok() && layout.engines.size() > 1) {
+      return WithMessage(engine.status(), absl::StrCat("engine layout ", e, ": ", engine.status().message()));
+    }
+    HR_RETURN_IF_ERROR(engine.status());
+    for (Buffer& buffer : engine->buffers) {
+      buffer.rank += first;
+      manifest.destination.push_back(std::move(buffer));
+    }
+    first += engine->shards;
+  }
   const absl::Status valid = Validate(manifest);
   if (!valid.ok()) return WithMessage(valid, absl::StrCat("unit \"", unit.name, "\": ", valid.message()));
   return manifest;

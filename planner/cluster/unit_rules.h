@@ -40,7 +40,8 @@ absl::StatusOr<UnitShards> TrainerShards(const ModelUnit& unit, const MegatronLa
 // shards * tp of them, shard s * tp + t. Of a unit that is stacked over experts: tp, since FSDP cuts the experts' axis.
 absl::StatusOr<UnitShards> TrainerShards(const ModelUnit& unit, const FsdpLayout& layout);
 
-// The manifest of one instance (ClusterUnit::manifest). Validated.
+// The manifest of one instance (ClusterUnit::manifest): the destination shards are those of each engine layout, one
+// layout behind the other. Validated. Errors say which engine layout it is, where there are several.
 absl::StatusOr<Manifest> UnitManifest(const ModelUnit& unit, const JobLayout& layout);
 
 }  // namespace headrace

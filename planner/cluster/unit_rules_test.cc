@@ -47,7 +47,7 @@ MegatronLayout Megatron(Index tp) {
 JobLayout Job(const TrainerLayout& trainer, const EngineLayout& engine) {
   JobLayout layout;
   layout.trainer = trainer;
-  layout.engine = engine;
+  layout.engines = {engine};
   return layout;
 }
 

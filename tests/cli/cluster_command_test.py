@@ -122,6 +122,28 @@ class ClusterCommandTest(unittest.TestCase):
                 # The 77th of the stacked [128, 2048, 96].
                 self.assertEqual(landing["first_byte"], 77 * 2048 * 96 * 2)
 
+    def test_engines_of_different_layouts(self):
+        layout = self.file({"id": "mine", "model": "qwen3-30b-a3b", "gpu": "H100",
+                            "train": {"gpus": 8, "tp": 1, "ep": 8},
+                            "gen": [{"gpus": 8, "tp": 8}, {"gpus": 8, "tp": 4, "ep": 4}]})
+        plan = self.json("plan", "--layout", layout)
+        self.assertEqual(plan["destination_ranks"], 16)
+        self.assertIn("TP8, 8 ranks; TP4 DP2 EP4, 8 ranks", run("plan", "--layout", layout).stdout)
+        self.assertEqual(plan["domain_wire_bytes"], plan["domain_needed_bytes"])
+        told = self.json("explain", "model.layers.5.mlp.experts.77.down_proj.weight", "--layout", layout)
+        bytes_of = {rank: 0 for rank in range(16)}
+        first_bytes = {rank: [] for rank in range(16)}
+        for part in told["parts"]:
+            for landing in part["lands"]:
+                for rank in landing["ranks"]:
+                    bytes_of[rank] += landing["bytes"]
+                    first_bytes[rank].append(landing["first_byte"])
+        # The 77th of [128, 2048, 96] of the first engine; the 13th of the third EP rank's [32, 2048, 768], twice.
+        whole = 2048 * 768 * 2
+        self.assertEqual(list(bytes_of.values()), [whole // 8] * 8 + [0, 0, whole, 0] * 2)
+        self.assertEqual({min(first_bytes[rank]) for rank in range(8)}, {77 * whole // 8})
+        self.assertEqual({min(first_bytes[rank]) for rank in (10, 14)}, {13 * whole})
+
     def test_explain_a_tensor_of_a_manifest(self):
         with open(MANIFEST, encoding="utf-8") as f:
             tensor = json.load(f)["tensors"][0]

@@ -17,8 +17,8 @@ namespace {
 constexpr uint8_t kNotOffered = 0x5C;
 
 using Bytes = std::vector<uint8_t>;
-// Unit, index into the manifest's list; the instance or, of a stacked buffer, -1, the layer and the group.
-using BufferKey = std::tuple<int, int, int, int, int>;
+// Unit, index into the manifest's list; the instance or, of a stacked buffer, -1 and the layer.
+using BufferKey = std::tuple<int, int, int, int>;
 using Memory = std::map<BufferKey, Bytes>;
 
 void SetBits(Bytes* bytes, Index bit, int bits, uint64_t value) {
@@ -40,8 +40,8 @@ class World {
   BufferKey KeyOf(int unit, int buffer, int instance) const {
     const ClusterUnit& u = cluster_.units[unit];
     const UnitInstance& i = u.instances[instance];
-    if (!(source_ ? u.source_stacked : u.destination_stacked)) return {unit, buffer, instance, 0, 0};
-    return {unit, buffer, -1, i.layer, source_ ? i.source_group : i.destination_group};
+    if (!(source_ ? u.source_stacked : u.destination_stacked)) return {unit, buffer, instance, 0};
+    return {unit, buffer, -1, i.layer};
   }
 
   // Each rank's memory: everything that it has, or must have at the end; without `filled` as it is before.
@@ -81,8 +81,14 @@ class World {
         if (p.kind == PieceKind::kTensor) dtype = unit.manifest.tensors[TensorIndex(unit.manifest, p.tensor)].dtype;
       }
       Index elements = SpanElements(b);
-      const Index place =
-          stacked ? (source_ ? unit.instances[i].source_expert : unit.instances[i].destination_expert) : 0;
+      Index place = 0;
+      if (stacked) {
+        const UnitInstance& instance = unit.instances[i];
+        const RankGroup& group =
+            source_ ? unit.source_groups[instance.source_group] : unit.destination_groups[instance.destination_group];
+        place = source_ ? instance.source_expert : instance.destination_expert;
+        if (!group.experts_before.empty()) place += group.experts_before[shard];
+      }
       const Index first = place * elements;
       Bytes& bytes = (*memory)[KeyOf(u, static_cast<int>(n), i)];
       const size_t size = static_cast<size_t>((first + elements) * DtypeBits(dtype) + 7) / 8;

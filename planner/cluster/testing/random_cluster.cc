@@ -62,6 +62,16 @@ std::vector<RankGroup> RandomGroups(Random& random, Index ranks, int shards) {
   return out;
 }
 
+// In stacked buffers, behind up to two experts that nobody has.
+void PlaceBehindOthers(Random& random, std::vector<RankGroup>* groups) {
+  for (RankGroup& group : *groups) {
+    if (Chance(random, 50)) continue;
+    for (size_t s = 0; s < group.shards.size(); ++s) {
+      group.experts_before.push_back(static_cast<int32_t>(Uniform(random, 0, 2)));
+    }
+  }
+}
+
 ClusterUnit RandomUnit(Random& random, const RandomClusterOptions& options, int number) {
   ClusterUnit unit;
   if (options.large && Chance(random, 60)) {
@@ -127,6 +137,8 @@ Cluster RandomCluster(Random& random, const RandomClusterOptions& options) {
     unit.destination_groups = RandomGroups(random, cluster.destination.ranks, Shards(unit.manifest.destination));
     const Index layers = Uniform(random, 1, options.max_layers);
     const Index experts = Chance(random, 50) ? Uniform(random, 1, 4) : 0;
+    if (unit.source_stacked) PlaceBehindOthers(random, &unit.source_groups);
+    if (unit.destination_stacked) PlaceBehindOthers(random, &unit.destination_groups);
     std::map<std::pair<int32_t, int32_t>, int32_t> source_places, destination_places;
     for (int32_t layer = 0; layer < layers; ++layer) {
       for (int32_t expert = experts == 0 ? -1 : 0; expert < experts; ++expert) {

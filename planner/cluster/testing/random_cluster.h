@@ -3,8 +3,8 @@
 
 // Test only. Small clusters that can be planned, by a random generator: units of random manifests
 // (testing/random_manifest.h) and of matrices that are cut by rows, columns or not at all on either side, large enough
-// to be striped; several groups, shards and replicas on ranks in any order; experts, stacked or not; any sizes of
-// domains.
+// to be striped; several groups, shards and replicas on ranks in any order; experts, stacked or not, at any
+// places; any sizes of domains.
 
 #include "planner/cluster/cluster.h"
 #include "planner/testing/random_manifest.h"
