@@ -13,6 +13,9 @@
 namespace headrace {
 namespace {
 
+// Of a model's units. They are listed one by one, and records come from users.
+constexpr Index kMaxInstances = Index{1} << 20;
+
 // Where the instances of a unit are on one side.
 struct UnitPlaces {
   std::vector<RankGroup> groups;
@@ -237,6 +240,23 @@ absl::Status CheckRanks(const char* side, Index ranks, const SideShape& shape) {
                             shape.ranks_per_host, " and domains of ", shape.ranks_per_domain));
 }
 
+absl::Status CheckInstances(const Model& model) {
+  Index instances = 0;
+  for (const ModelUnit& unit : model.units) {
+    if (unit.draft) continue;
+    const Index experts = std::max(unit.experts, Index{1});
+    const Index layers = std::max(static_cast<Index>(unit.layers.size()), Index{1});
+    if (layers <= (kMaxInstances - instances) / experts) {
+      instances += layers * experts;
+      continue;
+    }
+    return Error(ErrorCode::kOutOfBounds,
+                 absl::StrCat("unit \"", unit.name, "\": ", layers, " layers of ", experts,
+                              " experts: a model has at most ", kMaxInstances, " instances of its units"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Cluster> Build(const Model& model, const JobLayout& layout) {
   Cluster cluster;
   cluster.model = model.name;
@@ -247,6 +267,8 @@ absl::StatusOr<Cluster> Build(const Model& model, const JobLayout& layout) {
   HR_ASSIGN_OR_RETURN(const Index destination_ranks, RanksOf(layout.engines));
   HR_RETURN_IF_ERROR(CheckRanks("trainer", source_ranks, layout.source));
   HR_RETURN_IF_ERROR(CheckRanks("engine", destination_ranks, layout.destination));
+
+  HR_RETURN_IF_ERROR(CheckInstances(model));
 
   const auto* megatron = std::get_if<MegatronLayout>(&layout.trainer);
   ParallelSide source;

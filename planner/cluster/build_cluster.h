@@ -25,7 +25,7 @@ namespace headrace {
 //   shape_mismatch  what the rules refuse: sizes that do not divide; machines that are not as many as the ranks
 //   misaligned_block  a cut inside a scale block
 //   invalid_option  no engines
-//   out_of_bounds   more than kMaxSideRanks ranks a side
+//   out_of_bounds   more than kMaxSideRanks ranks a side; more than 2^20 instances of units
 absl::StatusOr<Cluster> BuildCluster(const Model& model, const JobLayout& layout);
 
 }  // namespace headrace

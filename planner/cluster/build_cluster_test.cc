@@ -163,5 +163,14 @@ TEST(BuildCluster, ErrorsSayWhere) {
   EXPECT_EQ(CodeOf(BuildCluster(model, layout).status()), "malformed");
 }
 
+TEST(BuildCluster, RefusesMoreInstancesThanCanBeListed) {
+  Model model = ParseModelRecord("small", kMoe).value();
+  const JobLayout layout = LayoutNamed("pr2413-4b-dp8-dp8").value();
+  for (ModelUnit& unit : model.units) unit.experts = unit.experts > 0 ? 1 << 20 : 0;
+  const absl::Status status = BuildCluster(model, layout).status();
+  EXPECT_EQ(CodeOf(status), "out_of_bounds");
+  EXPECT_THAT(status.message(), HasSubstr("1048576 experts"));
+}
+
 }  // namespace
 }  // namespace headrace

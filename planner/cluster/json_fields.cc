@@ -12,13 +12,6 @@ namespace headrace {
 
 using Json = nlohmann::json;
 
-absl::StatusOr<Json> ParseObject(absl::string_view what, absl::string_view text) {
-  Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return Error(ErrorCode::kMalformed, absl::StrCat(what, " must be JSON"));
-  if (!document.is_object()) return Error(ErrorCode::kMalformed, absl::StrCat(what, " must be an object"));
-  return document;
-}
-
 JsonFields::JsonFields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
   if (!object.is_object()) {
     status_ = Error(ErrorCode::kMalformed, absl::StrCat(path_.empty() ? "the document" : path_,

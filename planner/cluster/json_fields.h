@@ -3,7 +3,7 @@
 
 // Reads the fields of a JSON object that comes from a user. The first error is kept, under the field's path
 // ("train.tp"), and readers return neutral values, so that a reader is a straight line. All errors are `malformed`.
-// Not thread-safe.
+// The document itself is read by ParseJsonObject (planner/models/arch.h). Not thread-safe.
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,15 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "planner/manifest.h"
 
 namespace headrace {
-
-// The document, an object.
-//   malformed  not JSON, or not an object; `what` names it
-absl::StatusOr<nlohmann::json> ParseObject(absl::string_view what, absl::string_view text);
 
 class JsonFields {
  public:

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/cluster/json_fields.h"
+#include "planner/models/arch.h"
 #include "planner/models/hardware.h"
 #include "planner/status.h"
 
@@ -87,8 +88,16 @@ absl::StatusOr<JobLayout> ReadLayout(const Json& json) {
   layout.note = f.Text("note", false);
   layout.seconds_min = f.Measure("seconds_min");
   layout.seconds_max = f.Measure("seconds_max");
+  if (layout.seconds_min.has_value() != layout.seconds_max.has_value()) {
+    f.Fail(layout.seconds_min ? "seconds_max" : "seconds_min", "is missing: give both ends of the range, or none");
+  } else if (layout.seconds_min && !(*layout.seconds_min >= 0 && *layout.seconds_min <= *layout.seconds_max)) {
+    f.Fail("seconds_min", "must be at least 0 and at most seconds_max");
+  }
   layout.bulk_fraction = f.Measure("bulk_fraction");
   const std::optional<Index> domain = f.NumberOrNull("nvlink_domain_used");
+  if (domain && *domain > kMaxSideRanks) {
+    f.Fail("nvlink_domain_used", absl::StrCat("is ", *domain, ": give at most ", kMaxSideRanks));
+  }
   const bool assumed = f.Flag("assumed");
   const Json& train = f.Object("train");
   const auto gen = f.Objects("gen");
@@ -124,12 +133,12 @@ const std::vector<NamedLayout>& Published() {
 }  // namespace
 
 absl::StatusOr<JobLayout> ParseLayout(absl::string_view json) {
-  HR_ASSIGN_OR_RETURN(const Json document, ParseObject("a layout", json));
+  HR_ASSIGN_OR_RETURN(const Json document, ParseJsonObject("a layout", json));
   return ReadLayout(document);
 }
 
 absl::StatusOr<std::vector<NamedLayout>> ParseLayouts(absl::string_view json) {
-  HR_ASSIGN_OR_RETURN(const Json document, ParseObject("layouts", json));
+  HR_ASSIGN_OR_RETURN(const Json document, ParseJsonObject("layouts", json));
   std::vector<NamedLayout> layouts;
   for (const std::string list : {"layouts", "assumed"}) {
     if (!document.contains(list) && list == "assumed") continue;

@@ -12,8 +12,10 @@
 //                             layers_first, layers_last. FSDP2: gpus and fsdp (shards); tp (1); the rest are replicas
 //   gen                       gpus and tp; pp, ep (1 if left out), dp (checked), engine (a name). Or a list of such
 //                             objects: engines of different layouts, whose GPUs follow each other
-//   nvlink_domain_used        GPUs of an NVLink domain on each side, where it is not the hardware's
-//   wire, method, scope, source, note, seconds_min, seconds_max, bulk_fraction, assumed; gpus_src in train and gen
+//   nvlink_domain_used        GPUs of an NVLink domain on each side, where it is not the hardware's; at most
+//                             kMaxSideRanks
+//   seconds_min, seconds_max  both or none
+//   wire, method, scope, source, note, bulk_fraction, assumed; gpus_src in train and gen
 //
 // dp is what remains of the GPUs: gpus / (tp * cp * pp). A dp that says otherwise is replaced, and the layout's note
 // says so. A number that is null was not published: an error, as a size is never guessed. In a layout with
@@ -32,7 +34,8 @@
 namespace headrace {
 
 // One layout.
-//   malformed       not JSON; a missing, unknown or null field, or one of another type. Names the field ("train.tp")
+//   malformed       not JSON; a missing, unknown, repeated or null field, or one of another type. Names the field
+//                   ("train.tp")
 //   invalid_option  an unknown gpu; what FitMegatron and FitEngines refuse
 //   shape_mismatch  what these refuse: numbers that do not make up the GPUs
 //   out_of_bounds   more than kMaxSideRanks GPUs a side

@@ -122,6 +122,12 @@ TEST(ParseLayout, ErrorsNameTheField) {
   expect(Layout(kGen, R"([{"gpus": 8, "tp": 4}, {"gpus": 8, "tp": 3}])"), "shape_mismatch", "gen[1]: 8 GPUs");
   expect(Layout(kGen, R"([{"gpus": 131072, "tp": 4}, {"gpus": 8, "tp": 4}])"), "out_of_bounds", "gen: engines of");
   expect(Layout(kGen, kGen, R"(, "seconds_min": "fast")"), "malformed", "seconds_min");
+  expect(Layout(kGen, kGen, R"(, "seconds_min": 1.5)"), "malformed", "seconds_max is missing");
+  expect(Layout(kGen, kGen, R"(, "seconds_max": 1.5)"), "malformed", "seconds_min is missing");
+  expect(Layout(kGen, kGen, R"(, "seconds_min": 2, "seconds_max": 1)"), "malformed", "seconds_min must be");
+  expect(Layout(kGen, kGen, R"(, "seconds_min": -1, "seconds_max": 1)"), "malformed", "seconds_min must be");
+  expect(Layout(kGen, kGen, R"(, "nvlink_domain_used": 2147483647)"), "malformed", "nvlink_domain_used is 2147483647");
+  expect(Layout(R"({"gpus": 8, "tp": 1, "tp": 2})", kGen), "malformed", "\"tp\" twice");
   expect(Layout(kGen, kGen, R"(, "speed": 1)"), "malformed", "speed is unknown");
   expect(R"({"id": "x", "model": "m", "gpu": "TPU", "train": {"gpus": 8, "tp": 1}, "gen": {"gpus": 8, "tp": 1}})",
          "invalid_option", "TPU");

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "planner/cluster/json_fields.h"
 #include "planner/dtype.h"
+#include "planner/models/arch.h"
 #include "planner/models/hardware.h"
 #include "planner/status.h"
 
@@ -165,7 +166,7 @@ absl::Status CheckNumbers(const std::set<Index>& numbers, const std::string& wha
 
 absl::StatusOr<JobLayout> ParseM2nSystem(absl::string_view json, const std::string& id, const std::string& model,
                                          const std::string& gpu) {
-  HR_ASSIGN_OR_RETURN(const Json document, ParseObject("a system config", json));
+  HR_ASSIGN_OR_RETURN(const Json document, ParseJsonObject("a system config", json));
   JsonFields f(document, "");
   f.Only({"train", "generation", "_comment"});
   JobLayout layout;
@@ -188,7 +189,7 @@ absl::StatusOr<JobLayout> ParseM2nSystem(absl::string_view json, const std::stri
 }
 
 absl::StatusOr<Model> ParseM2nModel(absl::string_view json, const std::string& name) {
-  HR_ASSIGN_OR_RETURN(const Json document, ParseObject("a model config", json));
+  HR_ASSIGN_OR_RETURN(const Json document, ParseJsonObject("a model config", json));
   // Tensors of one name pattern, shape and dtype are the instances of one unit's tensor.
   struct Family {
     UnitTensor tensor;

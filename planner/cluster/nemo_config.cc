@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "planner/cluster/json_fields.h"
+#include "planner/models/arch.h"
 #include "planner/models/hardware.h"
 #include "planner/status.h"
 
@@ -148,7 +149,7 @@ absl::StatusOr<Nodes> ReadNodes(const Json& cluster, const Json& colocated) {
 
 absl::StatusOr<JobLayout> ParseNemoConfig(absl::string_view json, const std::string& id, const std::string& model,
                                           const std::string& gpu) {
-  HR_ASSIGN_OR_RETURN(const Json document, ParseObject("a NeMo RL configuration", json));
+  HR_ASSIGN_OR_RETURN(const Json document, ParseJsonObject("a NeMo RL configuration", json));
   JsonFields f(document, "");
   const Json &cluster = f.Object("cluster"), &policy_json = f.Object("policy");
   HR_RETURN_IF_ERROR(f.status());
