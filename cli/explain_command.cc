@@ -27,6 +27,18 @@ absl::Status Unknown(const std::string& tensor, absl::string_view where) {
                {.tensor = tensor});
 }
 
+bool IsDraft(const Model& model, const std::string& tensor) {
+  for (const ModelUnit& unit : model.units) {
+    if (!unit.draft) continue;
+    for (const UnitTensor& t : unit.tensors) {
+      for (Index e = 0; e < std::max(unit.experts, Index{1}); ++e) {
+        if (InstanceName(t.name, -1, e) == tensor) return true;
+      }
+    }
+  }
+  return false;
+}
+
 // "0, 8, 16, .. (32 ranks)".
 std::string RanksText(const std::vector<int32_t>& ranks) {
   constexpr size_t kShown = 4;
@@ -129,8 +141,14 @@ absl::StatusOr<Explained> ExplainInCluster(const ExplainCommand& command, Policy
       }
     }
   }
-  if (out.json.is_null()) return Unknown(command.tensor, job.model.name);
-  return out;
+  if (!out.json.is_null()) return out;
+  if (IsDraft(job.model, command.tensor)) {
+    return About(Error(ErrorCode::kUnknownTensor,
+                       absl::StrCat("tensor \"", command.tensor, "\" of ", job.model.name,
+                                    " is of a draft (multi-token prediction) layer, which plans of layouts leave out")),
+                 {.tensor = command.tensor});
+  }
+  return Unknown(command.tensor, job.model.name);
 }
 
 absl::StatusOr<Explained> ExplainInManifest(const ExplainCommand& command, Policy policy) {

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "cli/cluster_commands.h"
@@ -26,19 +27,23 @@ int Main(int argc, char** argv) {
     command->add_option("--policy", policy, policies)->check(CLI::IsMember({"auto", "hybrid"}))->capture_default_str();
   };
   auto add_job = [](CLI::App* command, LayoutChoice& job) {
-    command->add_option("--model", job.model,
-                        "a public model by its record's name, or a file (JSON): a record, or a model of nccl_m2n's "
-                        "benchmark; by default the layout's");
-    command->add_option("--gpu", job.gpu, "the hardware, for files that do not name it");
-    return command->add_option("--layout", job.layout,
-                               "a published layout by its id, or a file (JSON): a layout, a system of nccl_m2n's "
-                               "benchmark, or NeMo RL's configuration");
+    CLI::Option* layout = command->add_option("--layout", job.layout,
+                                              "a published layout by its id, or a file (JSON): a layout, a system of "
+                                              "nccl_m2n's benchmark, or NeMo RL's configuration");
+    command
+        ->add_option("--model", job.model,
+                     "a public model by its record's name, or a file (JSON): a record, or a model of nccl_m2n's "
+                     "benchmark; by default the layout's")
+        ->needs(layout);
+    command->add_option("--gpu", job.gpu, "the hardware, for files that do not name it")->needs(layout);
+    return layout;
   };
   auto add_cluster = [&](CLI::App* command, ClusterCommand& cluster) {
     add_policy(command, cluster.policy);
-    command->add_option("--page", cluster.page, "write a page with pictures (HTML) to this file");
+    CLI::Option* layout = add_job(command, cluster.job);
+    command->add_option("--page", cluster.page, "write a page with pictures (HTML) to this file")->needs(layout);
     command->add_flag("--json", cluster.json, "print one JSON document");
-    return add_job(command, cluster.job);
+    return layout;
   };
   // One of a manifest and a layout.
   auto one_of = [](CLI::Option* file, CLI::Option* layout) {
@@ -120,6 +125,9 @@ int Main(int argc, char** argv) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     return ReportError(Error(ErrorCode::kInvalidOption, std::string(e.what()) + "; see headrace --help"), json);
+  } catch (const std::bad_alloc&) {
+    return ReportError(Error(ErrorCode::kOutOfMemory, "this takes more memory than there is: choose smaller numbers"),
+                       json);
   }
   return exit_status;
 }

@@ -205,5 +205,25 @@ class ClusterCommandTest(unittest.TestCase):
         self.assertEqual(self.json("plan", MANIFEST, "--layout", "doc-h100-4b", status=2)["code"], "invalid_option")
 
 
+    def test_options_of_a_layout_beside_a_manifest(self):
+        for words in (("--page", "/no/such/page.html"), ("--model", "qwen3-4b"), ("--gpu", "H100")):
+            error = self.json("plan", MANIFEST, *words, status=2)
+            self.assertEqual(error["code"], "invalid_option", words)
+            self.assertIn(words[0], error["message"])
+
+    def test_explain_a_draft_tensor(self):
+        for tensor in ("eh_proj.weight", "mlp.experts.255.up_proj.weight"):
+            error = self.json("explain", f"model.layers.61.{tensor}", "--layout", "doc-h100-dsv3", status=2)
+            self.assertEqual(error["code"], "unknown_tensor")
+            self.assertIn("draft", error["message"])
+
+    def test_more_than_a_rank_can_list(self):
+        layout = {"id": "mine", "model": "kimi-k3-bf16", "gpu": "H100", "train": {"gpus": 1024, "fsdp": 1024},
+                  "gen": {"gpus": 32, "tp": 32}}
+        error = self.json("plan", "--layout", self.file(layout), status=2)
+        self.assertEqual(error["code"], "out_of_bounds")
+        self.assertIn("copies", error["message"])
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=1)
