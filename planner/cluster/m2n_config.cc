@@ -202,6 +202,12 @@ absl::StatusOr<Model> ParseM2nModel(absl::string_view json, const std::string& n
   for (const auto& [tensor_name, value] : document.items()) {
     HR_ASSIGN_OR_RETURN(UnitTensor tensor, ReadTensor(tensor_name, value));
     const Pattern pattern = PatternOf(tensor_name);
+    if (InstanceName(pattern.name, pattern.layer, pattern.expert) != tensor_name) {
+      // "layers.007", "{layer}": it would be taken for another tensor.
+      return Error(ErrorCode::kMalformed, absl::StrCat("tensor \"", tensor_name,
+                                                       "\": write its numbers without leading zeros, and no {layer} "
+                                                       "or {expert}"));
+    }
     tensor.name = pattern.name;
     const int axis = CutAxis(pattern.name);
     if (axis >= 0 && tensor.shape.size() == 2) tensor.cut_axis = axis;
@@ -234,6 +240,7 @@ absl::StatusOr<Model> ParseM2nModel(absl::string_view json, const std::string& n
     unit.experts = experts;
     unit.tensors.push_back(family.tensor);
   }
+  if (units.empty()) return Error(ErrorCode::kMalformed, "a model config must have tensors");
   for (auto& [key, unit] : units) {
     unit.name = absl::StrCat("unit", model.units.size());
     model.units.push_back(std::move(unit));

@@ -138,6 +138,10 @@ TEST(ParseM2nModel, ErrorsNameTheTensor) {
   expect(R"({"a": {"shape": [2], "dtype": "BF17"}})", "malformed", "a.dtype \"BF17\"");
   expect(R"({"a": {"shape": [1152921504606846976, 2]}})", "out_of_bounds", "a.shape");
   expect(R"({"a": {"shape": [2], "size": 1}})", "malformed", "a.size is unknown");
+  expect("{}", "malformed", "must have tensors");
+  expect(R"({"layers.0.w": {"shape": [2]}, "layers.00.w": {"shape": [2]}})", "malformed", "\"layers.00.w\"");
+  expect(R"({"layers.0.w": {"shape": [2]}, "layers.{layer}.w": {"shape": [2]}})", "malformed", "layers.{layer}.w");
+  expect(R"({"a": {"shape": [2]}, "a": {"shape": [2]}})", "malformed", "\"a\" twice");
   expect(R"({"layers.0.experts.1.w": {"shape": [2]}})", "malformed", "experts numbered up to 1");
   expect(R"({"layers.0.experts.0.w": {"shape": [2]}, "layers.1.experts.0.w": {"shape": [2]},
             "layers.1.experts.1.w": {"shape": [2]}})",
