@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/report.h"
 #include "planner/box.h"
+#include "planner/broadcast_policy.h"
 #include "planner/cluster/cluster_plan.h"
 #include "planner/manifest_json.h"
 #include "planner/plan.h"
@@ -134,6 +135,10 @@ absl::StatusOr<Explained> ExplainInCluster(const ExplainCommand& command, Policy
         out.json["unit"] = unit.unit.name;
         out.json["shape"] = tensor.shape;
         out.json["dtype"] = DtypeName(tensor.dtype);
+        const std::string kind = policy == Policy::kHybrid ? BroadcastKind(tensor.name) : "";
+        out.json["transfer"] = TransferName(kind.empty() ? TransferKind::kReshard : TransferKind::kBroadcast);
+        out.json["reason"] =
+            kind.empty() ? "each byte to who wants it" : absl::StrCat("broadcast by the policy: ", kind);
         for (int c = 0; c < plan.CellCount(static_cast<int>(u)); ++c) {
           if (plan.unit_plan(static_cast<int>(u)).cells()[c].tensor != static_cast<int>(t)) continue;
           ExplainCell(plan, {static_cast<int32_t>(u), static_cast<int32_t>(i), c}, &out);
@@ -202,8 +207,9 @@ absl::Status Explain(const ExplainCommand& command) {
   std::cout << command.tensor << ", " << explained.json["dtype"].get<std::string>() << " "
             << explained.json["shape"].dump();
   if (explained.json.contains("reason")) {
-    std::cout << ", " << explained.json["transfer"].get<std::string>() << ", "
-              << explained.json["install"].get<std::string>() << ": " << explained.json["reason"].get<std::string>();
+    std::cout << ", " << explained.json["transfer"].get<std::string>();
+    if (explained.json.contains("install")) std::cout << ", " << explained.json["install"].get<std::string>();
+    std::cout << ": " << explained.json["reason"].get<std::string>();
   }
   std::cout << "\n\n" << Table(explained.rows);
   return absl::OkStatus();

@@ -109,8 +109,12 @@ class ClusterCommandTest(unittest.TestCase):
                 for rank in landing["ranks"]:
                     homes[rank] += landing["bytes"]
         self.assertEqual(set(homes.values()), {128 * 2048 * 2})
+        self.assertEqual(told["transfer"], "reshard")
+        told = self.json("explain", tensor, "--layout", "pr2971-h100-30b-ep8pp2-tp8dp2", "--policy", "hybrid")
+        self.assertEqual((told["transfer"], told["reason"]), ("broadcast", "broadcast by the policy: QKV (k_proj)"))
         r = run("explain", tensor, "--layout", "pr2971-h100-30b-ep8pp2-tp8dp2")
         self.assertIn("linear_qkv.weight", r.stdout)
+        self.assertIn(", reshard: each byte to who wants it", r.stdout)
 
     def test_explain_an_expert(self):
         told = self.json("explain", "model.layers.5.mlp.experts.77.down_proj.weight", "--layout", "doc-h100-30b-bf16")
