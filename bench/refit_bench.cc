@@ -65,7 +65,8 @@ absl::StatusOr<Json> Run(const Options& options) {
   HR_ASSIGN_OR_RETURN(const Manifest manifest, RefitManifest(options.model));
   const Policy policy = options.model.broadcast ? Policy::kHybrid : Policy::kAuto;
   HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest, {policy}));
-  HR_ASSIGN_OR_RETURN(RefitProcesses processes, RefitProcesses::Fork(manifest, plan, options.mode == "shadow"));
+  HR_ASSIGN_OR_RETURN(RefitProcesses processes,
+                      RefitProcesses::Fork(manifest, plan, {.shadow = options.mode == "shadow"}));
   CoordinatorOptions coordinator;
   coordinator.job = "refit_bench";
   coordinator.incarnation = "refit_bench";

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,6 +67,17 @@ class RankMemory {
   std::map<int, std::byte*> first_;
 };
 
+// The engine of a destination rank, and which of its workers the rank is.
+std::pair<int, int> EngineAndWorker(const Topology& topology, int rank) {
+  std::map<std::string, std::pair<int, int>> engines;  // their numbers, and how many workers so far
+  for (const Placement& p : topology.destination) {
+    const auto engine = engines.emplace(p.engine, std::pair(static_cast<int>(engines.size()), 0)).first;
+    if (p.rank == rank) return engine->second;
+    ++engine->second.second;
+  }
+  return {0, rank};
+}
+
 JobOptions JobOf(const Json& order) {
   JobOptions job;
   job.job = "refit_bench";
@@ -84,8 +96,8 @@ class RankProcess {
 
 class PublisherProcess final : public RankProcess {
  public:
-  PublisherProcess(const Manifest& manifest, int rank, RankMemory memory)
-      : manifest_(manifest), rank_(rank), memory_(std::move(memory)) {}
+  PublisherProcess(const Manifest& manifest, int rank, std::string transport, RankMemory memory)
+      : manifest_(manifest), rank_(rank), transport_(std::move(transport)), memory_(std::move(memory)) {}
 
   absl::StatusOr<Json> Do(const std::string& what, const Json& order) override {
     if (what == "join") return Join(order);
@@ -97,11 +109,13 @@ class PublisherProcess final : public RankProcess {
     }
     if (what == "refit") {
       const uint64_t generation = order["generation"];
-      const double begin = ProcessCpuSeconds(), copying = ThreadCpuSeconds();
+      const double begun = MonotonicSeconds(), begin = ProcessCpuSeconds(), copying = ThreadCpuSeconds();
       HR_RETURN_IF_ERROR(publisher_->Publish(generation, absl::Now() + kPatience));
-      const double copied = ThreadCpuSeconds();
+      const double copied = ThreadCpuSeconds(), published = MonotonicSeconds();
       HR_RETURN_IF_ERROR(publisher_->AwaitCommit(generation, absl::Now() + kPatience));
-      return Json{{"cpu", ProcessCpuSeconds() - begin}, {"snapshot", copied - copying}};
+      return Json{{"cpu", ProcessCpuSeconds() - begin},
+                  {"snapshot", copied - copying},
+                  {"at", {begun, published, MonotonicSeconds()}}};
     }
     if (what == "close") {
       const PublisherStats stats = publisher_->stats();
@@ -124,21 +138,22 @@ class PublisherProcess final : public RankProcess {
       part.source.push_back(manifest_.source[i]);
       memory[manifest_.source[i].name] = first;
     }
-    HR_ASSIGN_OR_RETURN(auto transport, NewTransport("host"));
+    HR_ASSIGN_OR_RETURN(auto transport, NewTransport(transport_));
     HR_ASSIGN_OR_RETURN(publisher_, Publisher::Join(options, part, std::move(memory), std::move(transport)));
     return Json::object();
   }
 
   const Manifest& manifest_;
   const int rank_;
+  const std::string transport_;
   const RankMemory memory_;
   std::unique_ptr<Publisher> publisher_;
 };
 
 class ReceiverProcess final : public RankProcess {
  public:
-  ReceiverProcess(const Manifest& manifest, const Plan& plan, int rank, bool shadow, RankMemory memory)
-      : manifest_(manifest), plan_(plan), rank_(rank), shadow_(shadow), memory_(std::move(memory)) {}
+  ReceiverProcess(const Manifest& manifest, const Plan& plan, int rank, RefitOptions options, RankMemory memory)
+      : manifest_(manifest), plan_(plan), rank_(rank), options_(std::move(options)), memory_(std::move(memory)) {}
 
   absl::StatusOr<Json> Do(const std::string& what, const Json& order) override {
     if (what == "join") return Join(order);
@@ -182,8 +197,8 @@ class ReceiverProcess final : public RankProcess {
   absl::StatusOr<Json> Join(const Json& order) {
     ReceiverOptions options;
     options.job = JobOf(order);
-    options.worker = rank_;
-    options.shadow = shadow_ ? Shadow::kHost : Shadow::kOff;
+    std::tie(options.engine, options.worker) = EngineAndWorker(manifest_.topology, rank_);
+    options.shadow = options_.shadow ? Shadow::kHost : Shadow::kOff;
     Manifest part;
     part.topology.destination = {Placement{rank_, "", "", ""}};
     for (const auto& [i, first] : memory_.first()) {
@@ -191,7 +206,7 @@ class ReceiverProcess final : public RankProcess {
       part.destination.push_back(b);
       live_[b.name] = {first, b.shape, b.strides};
     }
-    HR_ASSIGN_OR_RETURN(auto transport, NewTransport("host"));
+    HR_ASSIGN_OR_RETURN(auto transport, NewTransport(options_.transport));
     HR_ASSIGN_OR_RETURN(receiver_, Receiver::Join(options, part, live_, KeepMappings(std::move(transport), &regions_)));
     floor_.emplace(manifest_, plan_, rank_, regions_);
     return Json::object();
@@ -201,9 +216,9 @@ class ReceiverProcess final : public RankProcess {
     const double begin = ProcessCpuSeconds();
     HR_ASSIGN_OR_RETURN(const uint64_t next, receiver_->NextGeneration(absl::Now() + kPatience));
     if (next != generation) return Error(ErrorCode::kInternal, absl::StrCat("generation ", next, " was announced"));
-    const double staging = ThreadCpuSeconds();
+    const double staging = ThreadCpuSeconds(), announced = MonotonicSeconds();
     HR_RETURN_IF_ERROR(receiver_->Stage(generation, live_));
-    const double committing = ThreadCpuSeconds();
+    const double committing = ThreadCpuSeconds(), staged = MonotonicSeconds();
     HR_RETURN_IF_ERROR(receiver_->Commit(generation));
     const double end = ThreadCpuSeconds();
     // Stamps and sums are compared without waiting, so that the wall time of it is CPU time.
@@ -211,13 +226,14 @@ class ReceiverProcess final : public RankProcess {
     return Json{{"cpu", ProcessCpuSeconds() - begin},
                 {"transfer", committing - staging - verify},
                 {"verify", verify},
-                {"commit", end - committing}};
+                {"commit", end - committing},
+                {"at", {announced, staged, MonotonicSeconds()}}};
   }
 
   const Manifest& manifest_;
   const Plan& plan_;
   const int rank_;
-  const bool shadow_;
+  const RefitOptions options_;
   const RankMemory memory_;
   std::map<std::string, BufferMemory> live_;
   MappedRegions regions_;  // before the receiver, whose transport refers to it
@@ -227,11 +243,11 @@ class ReceiverProcess final : public RankProcess {
 };
 
 absl::StatusOr<std::unique_ptr<RankProcess>> NewRank(const Manifest& manifest, const Plan& plan, bool publisher,
-                                                     int rank, bool shadow) {
+                                                     int rank, const RefitOptions& options) {
   HR_ASSIGN_OR_RETURN(RankMemory memory,
                       RankMemory::Allocate(publisher ? manifest.source : manifest.destination, rank));
-  if (publisher) return std::make_unique<PublisherProcess>(manifest, rank, std::move(memory));
-  return std::make_unique<ReceiverProcess>(manifest, plan, rank, shadow, std::move(memory));
+  if (publisher) return std::make_unique<PublisherProcess>(manifest, rank, options.transport, std::move(memory));
+  return std::make_unique<ReceiverProcess>(manifest, plan, rank, options, std::move(memory));
 }
 
 bool SendJson(int socket, const Json& json) {
@@ -251,8 +267,9 @@ std::optional<Json> ReceiveJson(int socket) {
 }
 
 // The life of a rank's process.
-void Serve(int socket, const Manifest& manifest, const Plan& plan, bool publisher, int rank, bool shadow) {
-  auto process = NewRank(manifest, plan, publisher, rank, shadow);
+void Serve(int socket, const Manifest& manifest, const Plan& plan, bool publisher, int rank,
+           const RefitOptions& options) {
+  auto process = NewRank(manifest, plan, publisher, rank, options);
   while (std::optional<Json> order = ReceiveJson(socket)) {
     const std::string what = (*order)["do"];
     const absl::StatusOr<Json> answer = process.ok() ? (*process)->Do(what, *order) : process.status();
@@ -273,8 +290,10 @@ SessionTimeouts PatientTimeouts() {
 
 double ProcessCpuSeconds() { return Seconds(CLOCK_PROCESS_CPUTIME_ID); }
 double ThreadCpuSeconds() { return Seconds(CLOCK_THREAD_CPUTIME_ID); }
+double MonotonicSeconds() { return Seconds(CLOCK_MONOTONIC); }
 
-absl::StatusOr<RefitProcesses> RefitProcesses::Fork(const Manifest& manifest, const Plan& plan, bool shadow) {
+absl::StatusOr<RefitProcesses> RefitProcesses::Fork(const Manifest& manifest, const Plan& plan,
+                                                    const RefitOptions& options) {
   RefitProcesses processes;
   const pid_t parent = getpid();
   auto start = [&](bool publisher, int rank) -> absl::Status {
@@ -289,7 +308,7 @@ absl::StatusOr<RefitProcesses> RefitProcesses::Fork(const Manifest& manifest, co
       if (getppid() != parent) _exit(1);
       for (const Rank& other : processes.ranks_) close(other.socket);
       close(ends[0]);
-      Serve(ends[1], manifest, plan, publisher, rank, shadow);
+      Serve(ends[1], manifest, plan, publisher, rank, options);
       _exit(0);
     }
     close(ends[1]);
@@ -307,6 +326,15 @@ RefitProcesses::~RefitProcesses() {
     kill(rank.pid, SIGKILL);
     waitpid(rank.pid, nullptr, 0);
   }
+}
+
+double RefitProcesses::CpuSeconds() const {
+  double seconds = 0;
+  for (const Rank& rank : ranks_) {
+    clockid_t clock;
+    if (clock_getcpuclockid(rank.pid, &clock) == 0) seconds += Seconds(clock);
+  }
+  return seconds;
 }
 
 absl::StatusOr<std::vector<Json>> RefitProcesses::Order(To to, const Json& order) {

@@ -7,8 +7,12 @@
 //   order                                       answer
 //   {"do": "join", "coordinator", "token"}      {}; joins the job (allocates slots, shadow) and returns when all did
 //   {"do": "fill", "generation"}                {}; publishers: new weights
-//   {"do": "refit", "generation"}               publishers {cpu, snapshot}; receivers {cpu, transfer, verify, commit}:
-//                                               snapshot, transfer and commit of the calling thread alone
+//   {"do": "refit", "generation"}               publishers {cpu, snapshot, at}; receivers {cpu, transfer, verify,
+//   commit,
+//                                               at}: snapshot, transfer and commit of the calling thread alone; `at`,
+//                                               seconds of the machine's monotonic clock: publishers began, published,
+//                                               heard of the commit; receivers heard of the generation, staged,
+//                                               committed
 //   {"do": "floor", "generation", "how"}        receivers {cpu}, of the calling thread; how: memcpy or kernel, or
 //                                               whole: every slot by memcpy into memory of its own
 //   {"do": "clear"} {"do": "check", "generation"}   receivers {} and {wrong}: engine buffers zeroed; wrong words
@@ -18,6 +22,7 @@
 #include <sys/types.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,10 +34,16 @@ namespace headrace::bench {
 
 using Json = nlohmann::ordered_json;
 
+struct RefitOptions {
+  bool shadow = false;
+  std::string transport = "host";  // or "ucx": without "floor", which reads mapped memory
+};
+
 class RefitProcesses {
  public:
-  // Forks one process for each source and destination rank. Call before any thread starts. Keeps references.
-  static absl::StatusOr<RefitProcesses> Fork(const Manifest& manifest, const Plan& plan, bool shadow);
+  // Forks one process for each source and destination rank. Placement::engine names a rank's engine; engines and their
+  // workers are numbered from 0 in the order of the topology. Call before any thread starts. Keeps references.
+  static absl::StatusOr<RefitProcesses> Fork(const Manifest& manifest, const Plan& plan, const RefitOptions& options);
   RefitProcesses(RefitProcesses&&) = default;
   // Kills what still runs.
   ~RefitProcesses();
@@ -41,6 +52,8 @@ class RefitProcesses {
   // error, with the rank's name; kPeerLost when a process died.
   enum class To { kPublishers, kReceivers, kAll };
   absl::StatusOr<std::vector<Json>> Order(To to, const Json& order);
+  // CPU-seconds of all ranks so far.
+  double CpuSeconds() const;
 
  private:
   struct Rank {
@@ -60,6 +73,8 @@ SessionTimeouts PatientTimeouts();
 // CPU-seconds of this process so far; of the calling thread alone.
 double ProcessCpuSeconds();
 double ThreadCpuSeconds();
+// Of the machine's monotonic clock, which all its processes share.
+double MonotonicSeconds();
 
 }  // namespace headrace::bench
 
