@@ -1,15 +1,5 @@
 #include "bench/refit_processes.h"
 
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/one_copy_floor.h"
+#include "bench/rank_memory.h"
 #include "bench/refit_model.h"
 #include "loader/publisher.h"
 #include "loader/receiver.h"
@@ -28,44 +19,7 @@
 namespace headrace::bench {
 namespace {
 
-constexpr size_t kMaxPacket = 64 << 10;
 constexpr absl::Duration kPatience = absl::Minutes(2);
-
-double Seconds(clockid_t clock) {
-  timespec t{};
-  clock_gettime(clock, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
-// The buffers of one rank, each on a cache line, in private memory that was touched. Lives as long as the process.
-class RankMemory {
- public:
-  static absl::StatusOr<RankMemory> Allocate(const std::vector<Buffer>& buffers, int64_t rank) {
-    RankMemory memory;
-    std::map<int, size_t> offsets;
-    size_t bytes = 0;
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      if (buffers[i].rank != rank) continue;
-      offsets[static_cast<int>(i)] = bytes;
-      bytes += (static_cast<size_t>(SpanBytes(buffers[i], buffers[i].dtype)) + 63) / 64 * 64;
-    }
-    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (data == MAP_FAILED) {
-      return Error(ErrorCode::kOutOfMemory, absl::StrCat("the rank's buffers need ", bytes, " bytes"));
-    }
-    memory.bytes_ = {static_cast<std::byte*>(data), bytes};
-    for (const auto& [i, offset] : offsets) memory.first_[i] = memory.bytes_.data() + offset;
-    return memory;
-  }
-
-  // The first element of each of the rank's buffers, by its index in the manifest's list.
-  const std::map<int, std::byte*>& first() const { return first_; }
-  void Clear() const { std::memset(bytes_.data(), 0, bytes_.size()); }
-
- private:
-  absl::Span<std::byte> bytes_;
-  std::map<int, std::byte*> first_;
-};
 
 // The engine of a destination rank, and which of its workers the rank is.
 std::pair<int, int> EngineAndWorker(const Topology& topology, int rank) {
@@ -250,34 +204,6 @@ absl::StatusOr<std::unique_ptr<RankProcess>> NewRank(const Manifest& manifest, c
   return std::make_unique<ReceiverProcess>(manifest, plan, rank, options, std::move(memory));
 }
 
-bool SendJson(int socket, const Json& json) {
-  const std::string text = json.dump();
-  return send(socket, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
-}
-
-std::optional<Json> ReceiveJson(int socket) {
-  std::string text(kMaxPacket, '\0');
-  ssize_t size;
-  do {
-    size = recv(socket, text.data(), text.size(), 0);
-  } while (size < 0 && errno == EINTR);
-  if (size <= 0) return std::nullopt;
-  text.resize(static_cast<size_t>(size));
-  return Json::parse(text);
-}
-
-// The life of a rank's process.
-void Serve(int socket, const Manifest& manifest, const Plan& plan, bool publisher, int rank,
-           const RefitOptions& options) {
-  auto process = NewRank(manifest, plan, publisher, rank, options);
-  while (std::optional<Json> order = ReceiveJson(socket)) {
-    const std::string what = (*order)["do"];
-    const absl::StatusOr<Json> answer = process.ok() ? (*process)->Do(what, *order) : process.status();
-    SendJson(socket, answer.ok() ? *answer : Json{{"error", std::string(answer.status().message())}});
-    if (!answer.ok() || what == "close") return;
-  }
-}
-
 }  // namespace
 
 SessionTimeouts PatientTimeouts() {
@@ -288,70 +214,50 @@ SessionTimeouts PatientTimeouts() {
   return timeouts;
 }
 
-double ProcessCpuSeconds() { return Seconds(CLOCK_PROCESS_CPUTIME_ID); }
-double ThreadCpuSeconds() { return Seconds(CLOCK_THREAD_CPUTIME_ID); }
-double MonotonicSeconds() { return Seconds(CLOCK_MONOTONIC); }
-
 absl::StatusOr<RefitProcesses> RefitProcesses::Fork(const Manifest& manifest, const Plan& plan,
                                                     const RefitOptions& options) {
   RefitProcesses processes;
-  const pid_t parent = getpid();
-  auto start = [&](bool publisher, int rank) -> absl::Status {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-      return Error(ErrorCode::kIo, absl::StrCat("socketpair: ", std::strerror(errno)));
-    }
-    const pid_t pid = fork();
-    if (pid < 0) return Error(ErrorCode::kOutOfMemory, absl::StrCat("fork: ", std::strerror(errno)));
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      for (const Rank& other : processes.ranks_) close(other.socket);
-      close(ends[0]);
-      Serve(ends[1], manifest, plan, publisher, rank, options);
-      _exit(0);
-    }
-    close(ends[1]);
-    processes.ranks_.push_back({publisher, rank, pid, ends[0]});
-    return absl::OkStatus();
+  const auto fork = [&](bool publisher, int64_t rank) {
+    return ForkedProcess::Fork(
+        absl::StrCat(publisher ? "publisher rank " : "worker ", rank),
+        [&, publisher, rank]() -> absl::StatusOr<ForkedProcess::Obey> {
+          HR_ASSIGN_OR_RETURN(std::shared_ptr<RankProcess> process,
+                              NewRank(manifest, plan, publisher, static_cast<int>(rank), options));
+          return [process](const std::string& what, const Json& order) { return process->Do(what, order); };
+        });
   };
-  for (const Placement& p : manifest.topology.source) HR_RETURN_IF_ERROR(start(true, static_cast<int>(p.rank)));
-  for (const Placement& p : manifest.topology.destination) HR_RETURN_IF_ERROR(start(false, static_cast<int>(p.rank)));
-  return processes;
-}
-
-RefitProcesses::~RefitProcesses() {
-  for (const Rank& rank : ranks_) {
-    close(rank.socket);
-    kill(rank.pid, SIGKILL);
-    waitpid(rank.pid, nullptr, 0);
+  for (const Placement& p : manifest.topology.source) {
+    HR_ASSIGN_OR_RETURN(ForkedProcess forked, fork(true, p.rank));
+    processes.publishers_.push_back(std::move(forked));
   }
+  for (const Placement& p : manifest.topology.destination) {
+    HR_ASSIGN_OR_RETURN(ForkedProcess forked, fork(false, p.rank));
+    processes.receivers_.push_back(std::move(forked));
+  }
+  return processes;
 }
 
 double RefitProcesses::CpuSeconds() const {
   double seconds = 0;
-  for (const Rank& rank : ranks_) {
-    clockid_t clock;
-    if (clock_getcpuclockid(rank.pid, &clock) == 0) seconds += Seconds(clock);
+  for (const auto* side : {&publishers_, &receivers_}) {
+    for (const ForkedProcess& process : *side) seconds += process.CpuSeconds();
   }
   return seconds;
 }
 
 absl::StatusOr<std::vector<Json>> RefitProcesses::Order(To to, const Json& order) {
-  std::vector<const Rank*> addressed;
-  for (const Rank& rank : ranks_) {
-    if (to == To::kAll || rank.publisher == (to == To::kPublishers)) addressed.push_back(&rank);
+  std::vector<const ForkedProcess*> addressed;
+  if (to != To::kReceivers) {
+    for (const ForkedProcess& process : publishers_) addressed.push_back(&process);
   }
-  for (const Rank* rank : addressed) SendJson(rank->socket, order);  // a death shows in the missing answer
+  if (to != To::kPublishers) {
+    for (const ForkedProcess& process : receivers_) addressed.push_back(&process);
+  }
+  for (const ForkedProcess* process : addressed) process->Tell(order);
   std::vector<Json> answers;
-  for (const Rank* rank : addressed) {
-    const std::string name = absl::StrCat(rank->publisher ? "publisher rank " : "worker ", rank->rank);
-    std::optional<Json> answer = ReceiveJson(rank->socket);
-    if (!answer) return Error(ErrorCode::kPeerLost, absl::StrCat(name, " died"));
-    if (answer->contains("error")) {
-      return Error(ErrorCode::kInternal, absl::StrCat(name, ": ", (*answer)["error"].get<std::string>()));
-    }
-    answers.push_back(*std::move(answer));
+  for (const ForkedProcess* process : addressed) {
+    HR_ASSIGN_OR_RETURN(Json answer, process->Hear());
+    answers.push_back(std::move(answer));
   }
   return answers;
 }

@@ -19,20 +19,16 @@
 //   {"do": "close"}                             {memory}: see there; leaves the job, and the process ends
 // An error is {"error": message}.
 
-#include <sys/types.h>
-
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/forked_process.h"
 #include "loader/session/types.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
 
 namespace headrace::bench {
-
-using Json = nlohmann::ordered_json;
 
 struct RefitOptions {
   bool shadow = false;
@@ -44,9 +40,6 @@ class RefitProcesses {
   // Forks one process for each source and destination rank. Placement::engine names a rank's engine; engines and their
   // workers are numbered from 0 in the order of the topology. Call before any thread starts. Keeps references.
   static absl::StatusOr<RefitProcesses> Fork(const Manifest& manifest, const Plan& plan, const RefitOptions& options);
-  RefitProcesses(RefitProcesses&&) = default;
-  // Kills what still runs.
-  ~RefitProcesses();
 
   // Gives an order to all publishers, all receivers or both, and waits for all answers (publishers first). The first
   // error, with the rank's name; kPeerLost when a process died.
@@ -56,25 +49,11 @@ class RefitProcesses {
   double CpuSeconds() const;
 
  private:
-  struct Rank {
-    bool publisher;
-    int rank;
-    pid_t pid;
-    int socket;
-  };
-  RefitProcesses() = default;
-
-  std::vector<Rank> ranks_;
+  std::vector<ForkedProcess> publishers_, receivers_;
 };
 
 // Those of a job on a machine that others may keep busy: a slow rank is no dead one.
 SessionTimeouts PatientTimeouts();
-
-// CPU-seconds of this process so far; of the calling thread alone.
-double ProcessCpuSeconds();
-double ThreadCpuSeconds();
-// Of the machine's monotonic clock, which all its processes share.
-double MonotonicSeconds();
 
 }  // namespace headrace::bench
 
