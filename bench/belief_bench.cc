@@ -1,10 +1,7 @@
 // Runs one refit of belief_cases.h as real processes and prints one JSON document: wall seconds of each generation,
 // when its steps ended, and how busy others kept the machine meanwhile. bench/belief.py runs all of them in turns.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -12,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "bench/belief_cases.h"
+#include "bench/busy.h"
 #include "bench/refit_job.h"
 #include "planner/status.h"
 
@@ -24,19 +22,6 @@ struct Options {
   uint64_t generations = 3;
   uint64_t warmup = 2;  // both slots of each publisher are mapped and touched in two
 };
-
-// CPU-seconds that all processors were busy, or not given to this machine, since it was started.
-double BusySeconds() {
-  std::ifstream file("/proc/stat");
-  std::string cpu;
-  double field, busy = 0;
-  file >> cpu;
-  // user nice system idle iowait irq softirq steal
-  for (int i = 0; i < 8 && file >> field; ++i) {
-    if (i != 3 && i != 4) busy += field;
-  }
-  return busy / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
 
 absl::StatusOr<Json> Run(const Options& options) {
   HR_ASSIGN_OR_RETURN(const BeliefCase refit, FindBeliefCase(options.name));
