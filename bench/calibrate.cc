@@ -27,8 +27,8 @@ namespace {
 
 struct Options {
   int passes = 2;
-  int repetitions = 3;  // of each pass
-  Index mib = 96;       // of a lane's slot: more than caches hold
+  int repetitions = 2;  // of each pass
+  Index mib = 64;       // of a lane's slot: more than caches hold
   uint64_t generations = 20;
 };
 
@@ -69,6 +69,7 @@ constexpr StepOf kSteps[] = {
     {"ucx", LaneStep::kUnpack, "unpack"},
     {"ucx", LaneStep::kReceive, "transfer"},
     {"ucx", LaneStep::kReceiveShadow, "transfer_shadow"},
+    {"ucx", LaneStep::kCommit, "commit"},
 };
 
 // Samples by what they are of: "cpu" of all steps, of transfers of two-sided transports "trainer_cpu" and "worker_cpu",
@@ -138,7 +139,7 @@ absl::StatusOr<double> MeasureFixed(const RefitOptions& refit, Index trainers, I
 }
 
 absl::StatusOr<Json> Run(const Options& options) {
-  const double begin = MonotonicSeconds();
+  const double begin = MonotonicSeconds(), busy = BusySeconds();
   const std::vector<Index> runs = {64, 256, 1024, 4096, 16384, 65536, kWhole};
   std::map<std::pair<std::string, Index>, Samples> samples;
   std::map<std::string, Samples> small_chunks;
@@ -179,7 +180,10 @@ absl::StatusOr<Json> Run(const Options& options) {
   }
   document["ucx"]["small_chunk_bytes"] = kSmallChunkBytes;
   document["ucx"]["small_chunks_ns_per_byte"] = medians(small_chunks.at("ucx"));
-  document["seconds"] = MonotonicSeconds() - begin;
+  const double seconds = MonotonicSeconds() - begin;
+  document["seconds"] = seconds;
+  // All processes have ended and been waited for.
+  document["foreign_cores"] = std::max(0.0, BusySeconds() - busy - TreeCpuSeconds()) / seconds;
   return document;
 }
 
