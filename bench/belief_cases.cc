@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<BeliefCase>> BeliefCases() {
   HR_RETURN_IF_ERROR(matrices("narrow rows 2 to columns 2, shadow", "narrow", narrow, shadow));
   HR_RETURN_IF_ERROR(matrices("narrow rows 2 to columns 2, ucx", "narrow", narrow, ucx));
 
-  const Matrices small{.count = 1, .rows = 6144, .columns = 4096, .trainers = 3};
+  const Matrices small{.count = 2, .rows = 6144, .columns = 4096, .trainers = 3};
   HR_RETURN_IF_ERROR(matrices("small rows 3 to 2", "small", small, in_place));
   HR_RETURN_IF_ERROR(matrices("small rows 3 to 2, ucx and shadow", "small", small, ucx_shadow));
   return cases;

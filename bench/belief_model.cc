@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/plan_traffic.h"
@@ -15,6 +16,8 @@ namespace {
 
 // Below this two processes do not hinder each other: medians differ by as much.
 constexpr double kNoise = 1.05;
+// As long as any that was measured.
+constexpr Index kLongRun = Index{1} << 40;
 
 absl::StatusOr<double> Number(const Json& object, const std::string& name) {
   const auto field = object.find(name);
@@ -28,41 +31,61 @@ absl::StatusOr<const Json*> List(const Json& object, const std::string& name) {
   return Error(ErrorCode::kMalformed, absl::StrCat("calibration: no list \"", name, "\"; run calibrate again"));
 }
 
-// `suffix` is that of the fields: of one lane alone, or of two at once.
-absl::StatusOr<ProcessCosts> ParseCosts(const Json& list, bool mapped, const std::string& suffix) {
-  ProcessCosts costs;
+absl::StatusOr<const Json*> Object(const Json& object, const std::string& name) {
+  const auto field = object.find(name);
+  if (field != object.end() && field->is_object()) return &*field;
+  return Error(ErrorCode::kMalformed, absl::StrCat("calibration: no object \"", name, "\"; run calibrate again"));
+}
+
+absl::Status ParseRuns(const Json& list, TransportCosts* costs) {
   using Field = std::pair<const char*, RunCosts*>;
-  std::vector<Field> fields = {{"snapshot", &costs.snapshot}};
-  if (mapped) {
-    fields.insert(fields.end(), {Field{"commit", &costs.commit}, Field{"direct", &costs.direct},
-                                 Field{"direct_shadow", &costs.direct_shadow}});
-  } else {
-    fields.insert(fields.end(),
-                  {Field{"commit", &costs.commit}, Field{"pack", &costs.pack}, Field{"unpack", &costs.unpack}});
-  }
-  double sender = 0, receiver = 0, receiver_shadow = 0;
+  std::vector<Field> fields = {{"snapshot", &costs->snapshot}, {"commit", &costs->commit}};
+  const std::vector<Field> mapped = {{"direct", &costs->direct}, {"direct_shadow", &costs->direct_shadow}};
+  const std::vector<Field> two_sided = {{"pack", &costs->pack}, {"unpack", &costs->unpack}};
+  for (const Field& field : costs->mapped ? mapped : two_sided) fields.push_back(field);
   for (const Json& entry : list) {
     HR_ASSIGN_OR_RETURN(const double run, Number(entry, "run_bytes"));
     for (const auto& [name, table] : fields) {
-      HR_ASSIGN_OR_RETURN(const double cost, Number(entry, name + suffix));
+      HR_ASSIGN_OR_RETURN(const double cost, Number(entry, name));
       table->Add(static_cast<Index>(run), cost);
     }
-    if (mapped) continue;
-    HR_ASSIGN_OR_RETURN(const double pack, Number(entry, "pack" + suffix));
-    HR_ASSIGN_OR_RETURN(const double unpack, Number(entry, "unpack" + suffix));
-    HR_ASSIGN_OR_RETURN(const double trainer, Number(entry, "transfer" + suffix + ".trainer"));
-    HR_ASSIGN_OR_RETURN(const double worker, Number(entry, "transfer" + suffix + ".worker"));
-    HR_ASSIGN_OR_RETURN(const double worker_shadow, Number(entry, "transfer_shadow" + suffix + ".worker"));
-    sender += trainer - pack;
-    receiver += worker - unpack;
-    receiver_shadow += worker_shadow - unpack;
   }
-  // The wire does not know of runs: what is left is the same for all of them.
-  const double count = static_cast<double>(list.size());
-  costs.sender_ns_per_byte = std::max(0.0, sender / count);
-  costs.receiver_ns_per_byte = std::max(0.0, receiver / count);
-  costs.receiver_ns_per_byte_shadow = std::max(0.0, receiver_shadow / count);
-  return costs;
+  return absl::OkStatus();
+}
+
+// What the wire costs is what is left of transfers in long runs without copying and messages. After ParseMessages.
+absl::Status ParseCrowds(const Json& list, TransportCosts* costs) {
+  const double chunk = static_cast<double>(costs->chunk_bytes);
+  for (const Json& entry : list) {
+    HR_ASSIGN_OR_RETURN(const double trainers, Number(entry, "trainers"));
+    HR_ASSIGN_OR_RETURN(const double workers, Number(entry, "workers"));
+    HR_ASSIGN_OR_RETURN(const double sent, Number(entry, "transfer.trainer"));
+    HR_ASSIGN_OR_RETURN(const double received, Number(entry, "transfer.worker"));
+    const double pack = costs->pack.NsPerByte(kLongRun), unpack = costs->unpack.NsPerByte(kLongRun);
+    const auto add = [&, t = static_cast<Index>(trainers), w = static_cast<Index>(workers)](
+                         CrowdCosts* of, double ns, double copying, Index message_ns) {
+      of->Add(t, w, std::max(0.0, ns - copying - static_cast<double>(message_ns) / chunk));
+    };
+    add(&costs->sender, sent, pack, costs->sender_ns_per_message);
+    add(&costs->receiver, received, unpack, costs->receiver_ns_per_message);
+  }
+  return absl::OkStatus();
+}
+
+// Two that copy at once and each take longer for it share what the memory can do.
+absl::StatusOr<double> MemoryLimit(const Json& list) {
+  double one = 0, two = 0;
+  for (const Json& entry : list) {
+    HR_ASSIGN_OR_RETURN(const double trainers, Number(entry, "trainers"));
+    HR_ASSIGN_OR_RETURN(const double workers, Number(entry, "workers"));
+    HR_ASSIGN_OR_RETURN(const double direct, Number(entry, "direct"));
+    if (trainers == 1 && workers == 1) one = direct;
+    if (trainers == 2 && workers == 2) two = direct;
+  }
+  if (one == 0 || two == 0) {
+    return Error(ErrorCode::kMalformed, "calibration: no crowds of one and of two pairs; run calibrate again");
+  }
+  return two > kNoise * one ? 2e9 / two : 0;
 }
 
 // fixed + ranks * rank: the line of least squares through the generations of a few KiB.
@@ -86,28 +109,21 @@ absl::Status ParseTiny(const Json& list, TransportCosts* costs) {
   return absl::OkStatus();
 }
 
-// What messages cost besides their bytes, from the same bytes in chunks of two sizes.
+// What messages cost besides their bytes, from the same bytes in chunks of two sizes; what a shadow changes.
 absl::Status ParseMessages(const Json& part, TransportCosts* costs) {
   HR_ASSIGN_OR_RETURN(const double small_bytes, Number(part, "small_chunk_bytes"));
-  const auto small = part.find("small_chunks_ns_per_byte");
-  if (small == part.end()) return Error(ErrorCode::kMalformed, "calibration: no small_chunks_ns_per_byte");
-  HR_ASSIGN_OR_RETURN(const Json* list, List(part, "ns_per_byte"));
+  HR_ASSIGN_OR_RETURN(const Json* small, Object(part, "small_chunks"));
+  HR_ASSIGN_OR_RETURN(const Json* whole, Object(part, "whole"));
   const double more = 1 / small_bytes - 1 / static_cast<double>(costs->chunk_bytes);  // messages a byte
   for (const auto& [side, ns] :
        {std::pair{".trainer", &costs->sender_ns_per_message}, std::pair{".worker", &costs->receiver_ns_per_message}}) {
     HR_ASSIGN_OR_RETURN(const double in_small, Number(*small, absl::StrCat("transfer", side)));
-    HR_ASSIGN_OR_RETURN(const double in_large, Number(list->back(), absl::StrCat("transfer", side)));
+    HR_ASSIGN_OR_RETURN(const double in_large, Number(*whole, absl::StrCat("transfer", side)));
     *ns = more > 0 ? std::llround(std::max(0.0, in_small - in_large) / more) : 0;
   }
-  // What was measured by the byte has those of the large chunks in it.
-  const double chunk = static_cast<double>(costs->chunk_bytes);
-  for (ProcessCosts* of : {&costs->alone, &costs->crowded}) {
-    const double sender = static_cast<double>(costs->sender_ns_per_message) / chunk;
-    const double receiver = static_cast<double>(costs->receiver_ns_per_message) / chunk;
-    of->sender_ns_per_byte = std::max(0.0, of->sender_ns_per_byte - sender);
-    of->receiver_ns_per_byte = std::max(0.0, of->receiver_ns_per_byte - receiver);
-    of->receiver_ns_per_byte_shadow = std::max(0.0, of->receiver_ns_per_byte_shadow - receiver);
-  }
+  HR_ASSIGN_OR_RETURN(const double live, Number(*whole, "transfer.worker"));
+  HR_ASSIGN_OR_RETURN(const double shadow, Number(*whole, "transfer_shadow.worker"));
+  costs->receiver_shadow_ns_per_byte = shadow - live;
   return absl::OkStatus();
 }
 
@@ -132,28 +148,49 @@ double RunCosts::NsPerByte(Index run_bytes) const {
   return below->second + along * (above->second - below->second);
 }
 
+double CrowdCosts::NsPerByte(Index trainers, Index workers) const {
+  // Where a number is on an axis that has `marks`: between which two of them, and how far along.
+  const auto place = [](const std::set<Index>& marks, Index number) {
+    const auto above = marks.lower_bound(number);
+    if (above == marks.end()) return std::tuple(*marks.rbegin(), *marks.rbegin(), 0.0);
+    if (above == marks.begin() || *above == number) return std::tuple(*above, *above, 0.0);
+    const Index below = *std::prev(above);
+    const auto log = [](Index n) { return std::log2(static_cast<double>(n)); };
+    return std::tuple(below, *above, (log(number) - log(below)) / (log(*above) - log(below)));
+  };
+  std::set<Index> trainer_marks, worker_marks;
+  for (const auto& [ranks, cost] : costs_) {
+    trainer_marks.insert(ranks.first);
+    worker_marks.insert(ranks.second);
+  }
+  const auto [t0, t1, along_t] = place(trainer_marks, trainers);
+  const auto [w0, w1, along_w] = place(worker_marks, workers);
+  const double few = costs_.at({t0, w0}) + along_w * (costs_.at({t0, w1}) - costs_.at({t0, w0}));
+  const double many = costs_.at({t1, w0}) + along_w * (costs_.at({t1, w1}) - costs_.at({t1, w0}));
+  return few + along_t * (many - few);
+}
+
 absl::StatusOr<Calibration> ParseCalibration(const Json& document) {
   Calibration calibration;
   HR_ASSIGN_OR_RETURN(const double cores, Number(document, "cores"));
   calibration.cores = static_cast<Index>(cores);
   for (const char* name : {"host", "ucx"}) {
-    const auto part = document.find(name);
-    if (part == document.end()) return Error(ErrorCode::kMalformed, absl::StrCat("calibration: no \"", name, "\""));
+    HR_ASSIGN_OR_RETURN(const Json* part, Object(document, name));
     TransportCosts costs;
     costs.mapped = std::string(name) == "host";
     HR_ASSIGN_OR_RETURN(const double chunk, Number(*part, "chunk_bytes"));
     costs.chunk_bytes = static_cast<Index>(chunk);
-    HR_ASSIGN_OR_RETURN(const Json* list, List(*part, "ns_per_byte"));
-    HR_ASSIGN_OR_RETURN(costs.alone, ParseCosts(*list, costs.mapped, ""));
-    HR_ASSIGN_OR_RETURN(costs.crowded, ParseCosts(*list, costs.mapped, "_at_once"));
-    if (!costs.mapped) HR_RETURN_IF_ERROR(ParseMessages(*part, &costs));
+    HR_ASSIGN_OR_RETURN(const Json* runs, List(*part, "runs"));
+    HR_RETURN_IF_ERROR(ParseRuns(*runs, &costs));
+    HR_ASSIGN_OR_RETURN(const Json* crowds, List(*part, "crowds"));
+    if (costs.mapped) {
+      HR_ASSIGN_OR_RETURN(calibration.memory_bytes_per_second, MemoryLimit(*crowds));
+    } else {
+      HR_RETURN_IF_ERROR(ParseMessages(*part, &costs));
+      HR_RETURN_IF_ERROR(ParseCrowds(*crowds, &costs));
+    }
     HR_ASSIGN_OR_RETURN(const Json* tiny, List(*part, "tiny"));
     HR_RETURN_IF_ERROR(ParseTiny(*tiny, &costs));
-    if (costs.mapped) {
-      HR_ASSIGN_OR_RETURN(const double one, Number(list->back(), "direct"));
-      HR_ASSIGN_OR_RETURN(const double two, Number(list->back(), "direct_at_once"));
-      if (two > kNoise * one) calibration.memory_bytes_per_second = 2e9 / two;
-    }
     calibration.costs[name] = std::move(costs);
   }
   return calibration;
@@ -196,8 +233,6 @@ absl::StatusOr<CostModel> CostModelOf(const Calibration& calibration, const Mani
   }
   const TransportCosts& costs = found->second;
   const Topology& topology = manifest.topology;
-  const bool crowded = static_cast<Index>(topology.source.size() + topology.destination.size()) > calibration.cores;
-  const ProcessCosts& of = crowded ? costs.crowded : costs.alone;
   RunBytes snapshot;
   for (const Placement& p : topology.source) {
     for (const auto& [run, bytes] : SnapshotRuns(plan, p.rank)) snapshot[run] += bytes;
@@ -205,18 +240,21 @@ absl::StatusOr<CostModel> CostModelOf(const Calibration& calibration, const Mani
   const RunBytes copied = CopiedRuns(plan);
 
   CostModel model;
-  model.snapshot = CostOf(snapshot, of.snapshot);
+  model.snapshot = CostOf(snapshot, costs.snapshot);
   // Whole buffers, whatever was copied into them.
-  model.commit = CostOf({{Index{1} << 40, 1}}, of.commit);
+  model.commit = CostOf({{kLongRun, 1}}, costs.commit);
   WireCost wire;
   if (costs.mapped) {
     wire.mapped = true;
-    model.direct = CostOf(copied, options.shadow ? of.direct_shadow : of.direct);
+    model.direct = CostOf(copied, options.shadow ? costs.direct_shadow : costs.direct);
   } else {
-    model.pack = CostOf(copied, of.pack);
-    model.unpack = CostOf(copied, of.unpack);
-    wire.sender_ns_per_byte = of.sender_ns_per_byte;
-    wire.receiver_ns_per_byte = options.shadow ? of.receiver_ns_per_byte_shadow : of.receiver_ns_per_byte;
+    model.pack = CostOf(copied, costs.pack);
+    model.unpack = CostOf(copied, costs.unpack);
+    const auto trainers = static_cast<Index>(topology.source.size());
+    const auto workers = static_cast<Index>(topology.destination.size());
+    wire.sender_ns_per_byte = costs.sender.NsPerByte(trainers, workers);
+    const double shadow = options.shadow ? costs.receiver_shadow_ns_per_byte : 0;
+    wire.receiver_ns_per_byte = std::max(0.0, costs.receiver.NsPerByte(trainers, workers) + shadow);
     wire.sender_ns_per_message = costs.sender_ns_per_message;
     wire.receiver_ns_per_message = costs.receiver_ns_per_message;
   }

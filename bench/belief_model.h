@@ -6,7 +6,7 @@
 
 #include <map>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "bench/forked_process.h"
@@ -29,20 +29,27 @@ class RunCosts {
   std::map<Index, double> costs_;  // not empty when asked
 };
 
-// Of one transport, with no more processes than cores or with more of them (who share cores pay for the changes).
-struct ProcessCosts {
-  RunCosts snapshot, commit;
-  RunCosts direct, direct_shadow;          // mapped
-  RunCosts pack, unpack;                   // two-sided
-  double sender_ns_per_byte = 0;           // besides packing
-  double receiver_ns_per_byte = 0;         // besides unpacking
-  double receiver_ns_per_byte_shadow = 0;  // the same into a shadow
+// What the wire costs the processes of a job, by how many there are: the more of them share the cores, the colder is
+// what each finds in its caches.
+class CrowdCosts {
+ public:
+  void Add(Index trainers, Index workers, double ns_per_byte) { costs_[{trainers, workers}] = ns_per_byte; }
+  // Linear in the logarithms of both numbers between those that were measured, which are all pairs of some trainers
+  // and some workers; that of the nearest outside of them.
+  double NsPerByte(Index trainers, Index workers) const;
+
+ private:
+  std::map<std::pair<Index, Index>, double> costs_;  // not empty when asked
 };
 
 struct TransportCosts {
   bool mapped = false;
   Index chunk_bytes = 0;
-  ProcessCosts alone, crowded;
+  RunCosts snapshot, commit;
+  RunCosts direct, direct_shadow;          // mapped
+  RunCosts pack, unpack;                   // two-sided
+  CrowdCosts sender, receiver;             // two-sided: besides packing, unpacking and messages
+  double receiver_shadow_ns_per_byte = 0;  // more (less: below 0) than into live buffers
   Index sender_ns_per_message = 0, receiver_ns_per_message = 0;
   Index fixed_ns = 0, rank_ns = 0;
 };

@@ -16,38 +16,30 @@ using ::testing::Pair;
 
 // Every cost a round number that is its own, so that a prediction tells which of them it is made of.
 Json Document() {
-  const auto host = [](double direct) {
-    return Json{
-        {"snapshot", 1},         {"direct", direct},         {"direct_shadow", 3},         {"commit", 4},
-        {"snapshot_at_once", 1}, {"direct_at_once", direct}, {"direct_shadow_at_once", 3}, {"commit_at_once", 4}};
-  };
-  const auto ucx = [](double scale) {
-    Json entry{{"snapshot", 1}, {"snapshot_at_once", 1}, {"commit", 4}, {"commit_at_once", 4}};
-    for (const char* suffix : {"", "_at_once"}) {
-      entry[std::string("pack") + suffix] = 0.5 * scale;
-      entry[std::string("unpack") + suffix] = 0.25 * scale;
-      // 2 more than packing, 3 more than unpacking; 4 into a shadow.
-      entry[std::string("transfer") + suffix + ".trainer"] = 0.5 * scale + 2;
-      entry[std::string("transfer") + suffix + ".worker"] = 0.25 * scale + 3;
-      entry[std::string("transfer_shadow") + suffix + ".worker"] = 0.25 * scale + 4;
+  Json document = Json::parse(R"({
+    "format": 1, "cores": 2,
+    "host": {
+      "chunk_bytes": 1024,
+      "runs": [{"run_bytes": 64, "snapshot": 1, "direct": 8, "direct_shadow": 3, "commit": 4},
+               {"run_bytes": 4096, "snapshot": 1, "direct": 2, "direct_shadow": 3, "commit": 4}],
+      "crowds": [{"trainers": 1, "workers": 1, "direct": 2}, {"trainers": 2, "workers": 2, "direct": 2}],
+      "tiny": [{"trainers": 1, "workers": 1, "seconds": 300e-9}, {"trainers": 2, "workers": 2, "seconds": 500e-9},
+               {"trainers": 4, "workers": 2, "seconds": 700e-9}]
+    },
+    "ucx": {
+      "chunk_bytes": 1024,
+      "runs": [{"run_bytes": 64, "snapshot": 1, "pack": 2, "unpack": 1, "commit": 4},
+               {"run_bytes": 4096, "snapshot": 1, "pack": 0.5, "unpack": 0.25, "commit": 4}],
+      "crowds": [{"trainers": 1, "workers": 1, "transfer.trainer": 2.5, "transfer.worker": 3.25},
+                 {"trainers": 1, "workers": 4, "transfer.trainer": 4.5, "transfer.worker": 5.25},
+                 {"trainers": 4, "workers": 1, "transfer.trainer": 6.5, "transfer.worker": 7.25},
+                 {"trainers": 4, "workers": 4, "transfer.trainer": 8.5, "transfer.worker": 9.25}],
+      "whole": {"transfer.trainer": 2.5, "transfer.worker": 3.25, "transfer_shadow.worker": 4},
+      "small_chunk_bytes": 512,
+      "small_chunks": {"transfer.trainer": 3, "transfer.worker": 3.5}
     }
-    return entry;
-  };
-  const auto at = [](Index run, Json entry) {
-    entry["run_bytes"] = run;
-    return entry;
-  };
-  Json document{{"format", 1}, {"cores", 2}};
-  document["host"] = {{"chunk_bytes", 1024},
-                      {"ns_per_byte", {at(64, host(8)), at(4096, host(2))}},
-                      {"tiny",
-                       {{{"trainers", 1}, {"workers", 1}, {"seconds", 300e-9}},
-                        {{"trainers", 2}, {"workers", 2}, {"seconds", 500e-9}},
-                        {{"trainers", 4}, {"workers", 2}, {"seconds", 700e-9}}}}};
-  document["ucx"] = document["host"];
-  document["ucx"]["ns_per_byte"] = {at(64, ucx(4)), at(4096, ucx(1))};
-  document["ucx"]["small_chunk_bytes"] = 512;
-  document["ucx"]["small_chunks_ns_per_byte"] = {{"transfer.trainer", 2.5 + 0.5}, {"transfer.worker", 3.25 + 0.25}};
+  })");
+  document["ucx"]["tiny"] = document["host"]["tiny"];
   return document;
 }
 
@@ -87,15 +79,28 @@ TEST(ParseCalibration, SplitsWhatWasMeasured) {
   // Half as large chunks cost 0.5 and 0.25 a byte more: 1 / 512 - 1 / 1024 messages a byte more.
   EXPECT_NEAR(ucx.sender_ns_per_message, 512, 1);
   EXPECT_NEAR(ucx.receiver_ns_per_message, 256, 1);
-  // The messages that the bytes were measured with are taken out.
-  EXPECT_NEAR(ucx.alone.sender_ns_per_byte, 2 - 0.5, 1e-3);
-  EXPECT_NEAR(ucx.alone.receiver_ns_per_byte, 3 - 0.25, 1e-3);
-  EXPECT_NEAR(ucx.crowded.receiver_ns_per_byte_shadow, 4 - 0.25, 1e-3);
+  // Packing, unpacking and the messages that the bytes were measured with are taken out.
+  EXPECT_NEAR(ucx.sender.NsPerByte(1, 1), 2.5 - 0.5 - 0.5, 1e-3);
+  EXPECT_NEAR(ucx.receiver.NsPerByte(1, 1), 3.25 - 0.25 - 0.25, 1e-3);
+  EXPECT_NEAR(ucx.receiver_shadow_ns_per_byte, 0.75, 1e-9);
+}
+
+TEST(CrowdCosts, IsLinearInTheLogarithmsOfBoth) {
+  CrowdCosts costs;
+  costs.Add(1, 1, 1);
+  costs.Add(1, 4, 3);
+  costs.Add(4, 1, 5);
+  costs.Add(4, 4, 11);
+  EXPECT_DOUBLE_EQ(costs.NsPerByte(4, 4), 11);
+  EXPECT_DOUBLE_EQ(costs.NsPerByte(1, 2), 2);
+  EXPECT_DOUBLE_EQ(costs.NsPerByte(2, 1), 3);
+  EXPECT_DOUBLE_EQ(costs.NsPerByte(2, 2), 5);  // half of the way from 2 to 8
+  EXPECT_DOUBLE_EQ(costs.NsPerByte(32, 9), 11);
 }
 
 TEST(ParseCalibration, TwoThatHinderEachOtherLimitTheMemory) {
   Json document = Document();
-  document["host"]["ns_per_byte"].back()["direct_at_once"] = 4;
+  document["host"]["crowds"][1]["direct"] = 4;
   const absl::StatusOr<Calibration> calibration = ParseCalibration(document);
   ASSERT_TRUE(calibration.ok()) << calibration.status();
   EXPECT_DOUBLE_EQ(calibration->memory_bytes_per_second, 2e9 / 4);
@@ -103,7 +108,7 @@ TEST(ParseCalibration, TwoThatHinderEachOtherLimitTheMemory) {
 
 TEST(ParseCalibration, NamesWhatIsMissing) {
   Json document = Document();
-  document["ucx"]["ns_per_byte"][0].erase("pack");
+  document["ucx"]["runs"][0].erase("pack");
   const absl::Status status = ParseCalibration(document).status();
   EXPECT_TRUE(HasCode(status, ErrorCode::kMalformed)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"pack\""));
@@ -144,6 +149,7 @@ TEST(CostModelOf, TakesTheCostsOfTheRunsThatThePlanHas) {
   EXPECT_DOUBLE_EQ(NsOf(ucx->pack), 2);
   EXPECT_DOUBLE_EQ(NsOf(ucx->unpack), 1);
   EXPECT_FALSE(ucx->nvlink.mapped);
+  EXPECT_NEAR(ucx->nvlink.sender_ns_per_byte, (1.5 + 3.5 + 5.5 + 7.5) / 4, 1e-3);  // two of each: in the middle
   const absl::Status unknown =
       CostModelOf(calibration, rows.manifest, rows.plan, {.transport = "carrier pigeon"}).status();
   EXPECT_TRUE(HasCode(unknown, ErrorCode::kInvalidOption)) << unknown;

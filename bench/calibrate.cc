@@ -1,7 +1,7 @@
 // Measures on this machine what the time model (planner/cost/machine.h) has to know of it, in half a minute, and prints
 // one JSON document; bench/README.md lists the fields, belief_model.h makes a model of them.
 //
-// Everything is measured on lanes (calibration_lane.h) and on generations of a few KiB, never on a refit that is to be
+// Everything is measured on lanes (calibration_lanes.h) and on generations of a few KiB, never on a refit that is to be
 // predicted. CPU-seconds where work is timed, since they do not count what others do; repetitions in turns, medians.
 
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/belief_cases.h"
 #include "bench/busy.h"
-#include "bench/calibration_lane.h"
+#include "bench/calibration_lanes.h"
 #include "bench/refit_job.h"
 #include "planner/plan.h"
 #include "planner/status.h"
@@ -35,81 +35,70 @@ struct Options {
 constexpr Index kWhole = Index{16} << 20;
 constexpr int64_t kChunkBytes = 256 << 10;
 constexpr int64_t kSmallChunkBytes = 32 << 10;
+constexpr int kTimes = 2;  // that a step is done for one sample
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
 
-// One trainer that offers matrices; a worker's copies are of `run` bytes. Below kWhole there is a second worker with
-// the other half of each row, so that runs are `run` bytes apart.
-absl::StatusOr<Manifest> RunsManifest(Index run, Index bytes) {
+// Nanoseconds a byte, by what they are of.
+using Samples = std::map<std::string, std::vector<double>>;
+
+Json Medians(const Samples& samples) {
+  Json out = Json::object();
+  for (const auto& [name, values] : samples) out[name] = Median(values);
+  return out;
+}
+
+// One trainer that offers matrices, and a worker whose copies are of `run` bytes. Below kWhole another worker would
+// have the other half of each row, so that runs are `run` bytes apart.
+Matrices RunsOf(Index run, Index bytes) {
   Matrices m{.count = bytes / kWhole, .trainers = 1};
   const bool whole = run == kWhole;
-  m.columns = whole ? 2048 : run;  // a worker's half: run / 2 elements of 2 bytes
+  m.columns = whole ? 2048 : run;  // a half of it is run / 2 elements of 2 bytes
   m.rows = kWhole / 2 / m.columns;
   m.workers = whole ? 1 : 2;
   m.worker_axis = whole ? 0 : 1;
-  return MatricesManifest(m);
+  return m;
 }
 
-struct StepOf {
-  const char* transport;
+// Every trainer has something for every worker, in long runs.
+Matrices CrowdOf(Index trainers, Index workers, Index bytes) {
+  return {.count = bytes / kWhole,
+          .rows = 64,
+          .columns = kWhole / 2 / 64,
+          .trainers = trainers,
+          .workers = workers,
+          .worker_axis = 1};
+}
+
+struct Step {
   LaneStep step;
   const char* name;
 };
 
-constexpr StepOf kSteps[] = {
-    {"host", LaneStep::kSnapshot, "snapshot"},
-    {"host", LaneStep::kReceive, "direct"},
-    {"host", LaneStep::kReceiveShadow, "direct_shadow"},
-    {"host", LaneStep::kCommit, "commit"},
-    {"ucx", LaneStep::kSnapshot, "snapshot"},
-    {"ucx", LaneStep::kPack, "pack"},
-    {"ucx", LaneStep::kUnpack, "unpack"},
-    {"ucx", LaneStep::kReceive, "transfer"},
-    {"ucx", LaneStep::kReceiveShadow, "transfer_shadow"},
-    {"ucx", LaneStep::kCommit, "commit"},
-};
-
-// Samples by what they are of: "cpu" of all steps, of transfers of two-sided transports "trainer_cpu" and "worker_cpu",
-// and "seconds"; nanoseconds a byte.
-using Samples = std::map<std::string, std::vector<double>>;
-
-absl::Status MeasureStep(const StepOf& step, const std::vector<CalibrationLane>& lanes, size_t count, double snapshot,
-                         double moved, Samples* samples) {
-  constexpr int kTimes = 2;
-  for (size_t i = 0; i < count; ++i) lanes[i].Begin(step.step, kTimes);
-  for (size_t i = 0; i < count; ++i) {
-    HR_ASSIGN_OR_RETURN(const LaneTimes times, lanes[i].End(step.step, kTimes));
-    const double scale = 1e9 / (step.step == LaneStep::kSnapshot ? snapshot : moved);
-    const std::string key = absl::StrCat(step.name, count == 1 ? "" : "_at_once");
-    (*samples)[key].push_back((times.trainer_cpu + times.worker_cpu) * scale);
-    if (std::string(step.transport) == "host" || step.name[0] != 't') continue;
-    (*samples)[key + ".trainer"].push_back(times.trainer_cpu * scale);
-    (*samples)[key + ".worker"].push_back(times.worker_cpu * scale);
-    (*samples)[key + ".seconds"].push_back(times.seconds * scale);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status MeasureRuns(const Options& options, const std::string& transport, Index run, int64_t chunk_bytes,
-                         Samples* samples) {
-  HR_ASSIGN_OR_RETURN(const Manifest manifest, RunsManifest(run, options.mib << 20));
+// Does the steps in turns, between the trainers and the first `workers` of the matrices.
+absl::Status Measure(const Options& options, const Matrices& matrices, int workers, const std::string& transport,
+                     int64_t chunk_bytes, const std::vector<Step>& steps, Samples* samples) {
+  HR_ASSIGN_OR_RETURN(const Manifest manifest, MatricesManifest(matrices));
   HR_ASSIGN_OR_RETURN(const Plan plan, BuildPlan(manifest));
-  std::vector<CalibrationLane> lanes;
-  for (int i = 0; i < 2; ++i) {
-    HR_ASSIGN_OR_RETURN(CalibrationLane lane, CalibrationLane::Fork(manifest, plan, transport, chunk_bytes));
-    lanes.push_back(std::move(lane));
-  }
-  for (const CalibrationLane& lane : lanes) HR_RETURN_IF_ERROR(lane.Connect());
-  const double snapshot = static_cast<double>(options.mib << 20), moved = run == kWhole ? snapshot : snapshot / 2;
+  HR_ASSIGN_OR_RETURN(const CalibrationLanes lanes,
+                      CalibrationLanes::Fork(manifest, plan, workers, transport, chunk_bytes));
+  HR_RETURN_IF_ERROR(lanes.Connect());
+  const double offered = static_cast<double>(matrices.count * matrices.rows * matrices.columns * 2);
+  const double moved = offered * workers / static_cast<double>(matrices.workers);
   for (int i = 0; i < options.repetitions; ++i) {
-    for (const StepOf& step : kSteps) {
-      if (step.transport != transport) continue;
-      for (size_t count : {size_t{1}, size_t{2}}) {
-        HR_RETURN_IF_ERROR(MeasureStep(step, lanes, count, snapshot, moved, samples));
-      }
+    for (const Step& step : steps) {
+      lanes.Begin(step.step, kTimes);
+      HR_ASSIGN_OR_RETURN(const LaneTimes times, lanes.End(step.step, kTimes));
+      const double scale = 1e9 / (step.step == LaneStep::kSnapshot ? offered : moved);
+      const bool sends = transport != "host" && times.trainer_cpu > 0 && times.worker_cpu > 0;
+      if (!sends) (*samples)[step.name].push_back((times.trainer_cpu + times.worker_cpu) * scale);
+      if (!sends) continue;
+      (*samples)[absl::StrCat(step.name, ".trainer")].push_back(times.trainer_cpu * scale);
+      (*samples)[absl::StrCat(step.name, ".worker")].push_back(times.worker_cpu * scale);
+      (*samples)[absl::StrCat(step.name, ".seconds")].push_back(times.seconds * scale);
     }
   }
   return absl::OkStatus();
@@ -127,6 +116,7 @@ absl::StatusOr<double> MeasureFixed(const RefitOptions& refit, Index trainers, I
                           std::vector<double> seconds;
                           constexpr uint64_t kWarmup = 3;
                           for (uint64_t g = 1; g <= kWarmup + generations; ++g) {
+                            HR_RETURN_IF_ERROR(job->Chill());
                             HR_ASSIGN_OR_RETURN(const Json sample, job->Generation(g));
                             if (g > kWarmup) seconds.push_back(sample["seconds"]);
                           }
@@ -138,48 +128,83 @@ absl::StatusOr<double> MeasureFixed(const RefitOptions& refit, Index trainers, I
   return answer["seconds"].get<double>();
 }
 
+// What is known of a transport.
+struct Part {
+  std::map<Index, Samples> runs;
+  std::map<std::pair<Index, Index>, Samples> crowds;            // by trainers and workers
+  std::map<std::pair<Index, Index>, std::vector<double>> tiny;  // likewise; seconds
+  Samples whole, small_chunks;                                  // of one pair, two-sided
+};
+
+absl::Status MeasureTransport(const Options& options, const std::string& transport, Part* part) {
+  const bool host = transport == "host";
+  const Index bytes = options.mib << 20;
+  const std::vector<Step> steps = host ? std::vector<Step>{{LaneStep::kSnapshot, "snapshot"},
+                                                           {LaneStep::kReceive, "direct"},
+                                                           {LaneStep::kReceiveShadow, "direct_shadow"},
+                                                           {LaneStep::kCommit, "commit"}}
+                                       : std::vector<Step>{{LaneStep::kSnapshot, "snapshot"},
+                                                           {LaneStep::kPack, "pack"},
+                                                           {LaneStep::kUnpack, "unpack"},
+                                                           {LaneStep::kCommit, "commit"}};
+  for (Index run : {Index{64}, Index{256}, Index{1024}, Index{4096}, Index{16384}, Index{65536}, kWhole}) {
+    HR_RETURN_IF_ERROR(Measure(options, RunsOf(run, bytes), 1, transport, kChunkBytes, steps, &part->runs[run]));
+  }
+  const std::vector<Step> transfer = {{LaneStep::kReceive, host ? "direct" : "transfer"}};
+  const std::vector<Index> trainers = host ? std::vector<Index>{1, 2} : std::vector<Index>{1, 2, 4, 8};
+  const std::vector<Index> workers = host ? std::vector<Index>{1, 2} : std::vector<Index>{1, 2, 4};
+  for (Index t : trainers) {
+    for (Index w : workers) {
+      HR_RETURN_IF_ERROR(Measure(options, CrowdOf(t, w, bytes), static_cast<int>(w), transport, kChunkBytes, transfer,
+                                 &part->crowds[{t, w}]));
+    }
+  }
+  if (!host) {
+    const std::vector<Step> both = {{LaneStep::kReceive, "transfer"}, {LaneStep::kReceiveShadow, "transfer_shadow"}};
+    const Matrices whole = RunsOf(kWhole, bytes);
+    HR_RETURN_IF_ERROR(Measure(options, whole, 1, transport, kChunkBytes, both, &part->whole));
+    HR_RETURN_IF_ERROR(Measure(options, whole, 1, transport, kSmallChunkBytes, both, &part->small_chunks));
+  }
+  for (const auto& [t, w] : {std::pair<Index, Index>{1, 1}, {2, 2}, {4, 2}, {2, 4}, {8, 1}}) {
+    HR_ASSIGN_OR_RETURN(const double seconds,
+                        MeasureFixed({.shadow = false, .transport = transport}, t, w, options.generations));
+    part->tiny[{t, w}].push_back(seconds);
+  }
+  return absl::OkStatus();
+}
+
+Json Report(const Part& part) {
+  Json out{{"chunk_bytes", kChunkBytes}};
+  for (const auto& [run, samples] : part.runs) {
+    Json entry{{"run_bytes", run}};
+    entry.update(Medians(samples));
+    out["runs"].push_back(std::move(entry));
+  }
+  for (const auto& [ranks, samples] : part.crowds) {
+    Json entry{{"trainers", ranks.first}, {"workers", ranks.second}};
+    entry.update(Medians(samples));
+    out["crowds"].push_back(std::move(entry));
+  }
+  for (const auto& [ranks, seconds] : part.tiny) {
+    out["tiny"].push_back({{"trainers", ranks.first}, {"workers", ranks.second}, {"seconds", Median(seconds)}});
+  }
+  if (part.whole.empty()) return out;
+  out["whole"] = Medians(part.whole);
+  out["small_chunk_bytes"] = kSmallChunkBytes;
+  out["small_chunks"] = Medians(part.small_chunks);
+  return out;
+}
+
 absl::StatusOr<Json> Run(const Options& options) {
   const double begin = MonotonicSeconds(), busy = BusySeconds();
-  const std::vector<Index> runs = {64, 256, 1024, 4096, 16384, 65536, kWhole};
-  std::map<std::pair<std::string, Index>, Samples> samples;
-  std::map<std::string, Samples> small_chunks;
-  std::map<std::tuple<std::string, Index, Index>, std::vector<double>> tiny;
+  std::map<std::string, Part> parts;
   for (int pass = 0; pass < options.passes; ++pass) {
     for (const char* transport : {"host", "ucx"}) {
-      for (Index run : runs) {
-        HR_RETURN_IF_ERROR(MeasureRuns(options, transport, run, kChunkBytes, &samples[{transport, run}]));
-      }
-      for (const auto& [trainers, workers] : {std::pair<Index, Index>{1, 1}, {2, 2}, {4, 2}, {2, 4}, {8, 1}}) {
-        HR_ASSIGN_OR_RETURN(const double seconds, MeasureFixed({.shadow = false, .transport = transport}, trainers,
-                                                               workers, options.generations));
-        tiny[{transport, trainers, workers}].push_back(seconds);
-      }
+      HR_RETURN_IF_ERROR(MeasureTransport(options, transport, &parts[transport]));
     }
-    HR_RETURN_IF_ERROR(MeasureRuns(options, "ucx", kWhole, kSmallChunkBytes, &small_chunks["ucx"]));
   }
-  const auto medians = [](const Samples& of) {
-    Json out = Json::object();
-    for (const auto& [name, values] : of) out[name] = Median(values);
-    return out;
-  };
   Json document{{"format", 1}, {"cores", sysconf(_SC_NPROCESSORS_ONLN)}};
-  for (const char* transport : {"host", "ucx"}) {
-    Json& part = document[transport];
-    part["chunk_bytes"] = kChunkBytes;
-    for (Index run : runs) {
-      Json entry{{"run_bytes", run}};
-      entry.update(medians(samples.at({transport, run})));
-      part["ns_per_byte"].push_back(std::move(entry));
-    }
-    for (const auto& [job, seconds] : tiny) {
-      if (std::get<0>(job) != transport) continue;
-      part["tiny"].push_back({{"trainers", std::get<1>(job)},
-                              {"workers", std::get<2>(job)},
-                              {"seconds", *std::min_element(seconds.begin(), seconds.end())}});
-    }
-  }
-  document["ucx"]["small_chunk_bytes"] = kSmallChunkBytes;
-  document["ucx"]["small_chunks_ns_per_byte"] = medians(small_chunks.at("ucx"));
+  for (const auto& [transport, part] : parts) document[transport] = Report(part);
   const double seconds = MonotonicSeconds() - begin;
   document["seconds"] = seconds;
   // All processes have ended and been waited for.

@@ -69,6 +69,8 @@ absl::StatusOr<Json> RefitJob::Generation(uint64_t generation) {
               {"receivers_at", LastAt(answers, publishers_, answers.size(), begin)}};
 }
 
+absl::Status RefitJob::Chill() { return processes_.Order(To::kAll, {{"do", "chill"}}).status(); }
+
 absl::Status RefitJob::Check(uint64_t generation) {
   HR_ASSIGN_OR_RETURN(const auto checks,
                       processes_.Order(To::kReceivers, {{"do", "check"}, {"generation", generation}}));

@@ -26,6 +26,8 @@ class RefitJob {
   //   publishers_at, receivers_at                        when the last of them had come to each step, see
   //                                                      refit_processes.h; seconds since the order
   absl::StatusOr<Json> Generation(uint64_t generation);
+  // Empties the caches of all ranks, as the steps of training and of serving between two refits do.
+  absl::Status Chill();
   // Whether all engine buffers hold the generation.
   absl::Status Check(uint64_t generation);
   absl::Status Close();

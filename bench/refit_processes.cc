@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bench/one_copy_floor.h"
@@ -204,6 +205,12 @@ absl::StatusOr<std::unique_ptr<RankProcess>> NewRank(const Manifest& manifest, c
   return std::make_unique<ReceiverProcess>(manifest, plan, rank, options, std::move(memory));
 }
 
+// Writes more than a core's caches hold.
+void Chill() {
+  static std::vector<char> memory(16 << 20);
+  for (size_t i = 0; i < memory.size(); i += 64) ++memory[i];
+}
+
 }  // namespace
 
 SessionTimeouts PatientTimeouts() {
@@ -218,13 +225,17 @@ absl::StatusOr<RefitProcesses> RefitProcesses::Fork(const Manifest& manifest, co
                                                     const RefitOptions& options) {
   RefitProcesses processes;
   const auto fork = [&](bool publisher, int64_t rank) {
-    return ForkedProcess::Fork(
-        absl::StrCat(publisher ? "publisher rank " : "worker ", rank),
-        [&, publisher, rank]() -> absl::StatusOr<ForkedProcess::Obey> {
-          HR_ASSIGN_OR_RETURN(std::shared_ptr<RankProcess> process,
-                              NewRank(manifest, plan, publisher, static_cast<int>(rank), options));
-          return [process](const std::string& what, const Json& order) { return process->Do(what, order); };
-        });
+    return ForkedProcess::Fork(absl::StrCat(publisher ? "publisher rank " : "worker ", rank),
+                               [&, publisher, rank]() -> absl::StatusOr<ForkedProcess::Obey> {
+                                 HR_ASSIGN_OR_RETURN(
+                                     std::shared_ptr<RankProcess> process,
+                                     NewRank(manifest, plan, publisher, static_cast<int>(rank), options));
+                                 return [process](const std::string& what, const Json& order) -> absl::StatusOr<Json> {
+                                   if (what != "chill") return process->Do(what, order);
+                                   Chill();
+                                   return Json::object();
+                                 };
+                               });
   };
   for (const Placement& p : manifest.topology.source) {
     HR_ASSIGN_OR_RETURN(ForkedProcess forked, fork(true, p.rank));

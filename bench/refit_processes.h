@@ -7,6 +7,7 @@
 //   order                                       answer
 //   {"do": "join", "coordinator", "token"}      {}; joins the job (allocates slots, shadow) and returns when all did
 //   {"do": "fill", "generation"}                {}; publishers: new weights
+//   {"do": "chill"}                             {}; empties the caches of what refits use, as a step of training would
 //   {"do": "refit", "generation"}               publishers {cpu, snapshot, at}; receivers {cpu, transfer, verify,
 //   commit,
 //                                               at}: snapshot, transfer and commit of the calling thread alone; `at`,
