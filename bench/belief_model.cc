@@ -15,7 +15,7 @@ namespace headrace::bench {
 namespace {
 
 // Below this two processes do not hinder each other: medians differ by as much.
-constexpr double kNoise = 1.05;
+constexpr double kNoise = 1.1;
 // As long as any that was measured.
 constexpr Index kLongRun = Index{1} << 40;
 
