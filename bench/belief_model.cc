@@ -37,17 +37,23 @@ absl::StatusOr<const Json*> Object(const Json& object, const std::string& name) 
   return Error(ErrorCode::kMalformed, absl::StrCat("calibration: no object \"", name, "\"; run calibrate again"));
 }
 
-absl::Status ParseRuns(const Json& list, TransportCosts* costs) {
-  using Field = std::pair<const char*, RunCosts*>;
+absl::Status ParseRuns(const Json& part, TransportCosts* costs) {
+  using Field = std::pair<const char*, CopyCosts*>;
   std::vector<Field> fields = {{"snapshot", &costs->snapshot}, {"commit", &costs->commit}};
   const std::vector<Field> mapped = {{"direct", &costs->direct}, {"direct_shadow", &costs->direct_shadow}};
   const std::vector<Field> two_sided = {{"pack", &costs->pack}, {"unpack", &costs->unpack}};
   for (const Field& field : costs->mapped ? mapped : two_sided) fields.push_back(field);
-  for (const Json& entry : list) {
-    HR_ASSIGN_OR_RETURN(const double run, Number(entry, "run_bytes"));
-    for (const auto& [name, table] : fields) {
-      HR_ASSIGN_OR_RETURN(const double cost, Number(entry, name));
-      table->Add(static_cast<Index>(run), cost);
+  HR_ASSIGN_OR_RETURN(const Json* apart, List(part, "runs"));
+  HR_ASSIGN_OR_RETURN(const Json* dense, List(part, "dense_runs"));
+  for (const Json* list : {apart, dense}) {
+    for (const Json& entry : *list) {
+      HR_ASSIGN_OR_RETURN(const double run, Number(entry, "run_bytes"));
+      for (const auto& [name, table] : fields) {
+        HR_ASSIGN_OR_RETURN(const double cost, Number(entry, name));
+        (list == apart ? table->apart : table->dense).Add(static_cast<Index>(run), cost);
+        // The longest are whole buffers, which have no gaps.
+        if (&entry == &apart->back()) table->dense.Add(static_cast<Index>(run), cost);
+      }
     }
   }
   return absl::OkStatus();
@@ -61,7 +67,8 @@ absl::Status ParseCrowds(const Json& list, TransportCosts* costs) {
     HR_ASSIGN_OR_RETURN(const double workers, Number(entry, "workers"));
     HR_ASSIGN_OR_RETURN(const double sent, Number(entry, "transfer.trainer"));
     HR_ASSIGN_OR_RETURN(const double received, Number(entry, "transfer.worker"));
-    const double pack = costs->pack.NsPerByte(kLongRun), unpack = costs->unpack.NsPerByte(kLongRun);
+    const double pack = costs->pack.dense.NsPerByte(kLongRun);
+    const double unpack = costs->unpack.dense.NsPerByte(kLongRun);
     const auto add = [&, t = static_cast<Index>(trainers), w = static_cast<Index>(workers)](
                          CrowdCosts* of, double ns, double copying, Index message_ns) {
       of->Add(t, w, std::max(0.0, ns - copying - static_cast<double>(message_ns) / chunk));
@@ -127,13 +134,17 @@ absl::Status ParseMessages(const Json& part, TransportCosts* costs) {
   return absl::OkStatus();
 }
 
-CopyCost CostOf(const RunBytes& runs, const RunCosts& costs) {
+CopyCost CostOf(const RunBytes& runs, const CopyCosts& costs) {
   double bytes = 0, ns = 0;
   for (const auto& [run, of_run] : runs) {
     bytes += static_cast<double>(of_run);
-    ns += static_cast<double>(of_run) * costs.NsPerByte(run);
+    ns += static_cast<double>(of_run) * (run.dense ? costs.dense : costs.apart).NsPerByte(run.run_bytes);
   }
   return {.bytes_per_second = ns > 0 ? bytes / ns * 1e9 : 0};
+}
+
+Runs RunsOf(const Copy& copy) {
+  return {copy.run_bytes, copy.loops.empty() || copy.loops.back().source_stride == copy.run_bytes};
 }
 
 }  // namespace
@@ -180,9 +191,10 @@ absl::StatusOr<Calibration> ParseCalibration(const Json& document) {
     costs.mapped = std::string(name) == "host";
     HR_ASSIGN_OR_RETURN(const double chunk, Number(*part, "chunk_bytes"));
     costs.chunk_bytes = static_cast<Index>(chunk);
-    HR_ASSIGN_OR_RETURN(const Json* runs, List(*part, "runs"));
-    HR_RETURN_IF_ERROR(ParseRuns(*runs, &costs));
+    HR_RETURN_IF_ERROR(ParseRuns(*part, &costs));
     HR_ASSIGN_OR_RETURN(const Json* crowds, List(*part, "crowds"));
+    HR_ASSIGN_OR_RETURN(const double staging, Number(*part, "staging_bytes"));
+    costs.staging_bytes = static_cast<Index>(staging);
     if (costs.mapped) {
       HR_ASSIGN_OR_RETURN(calibration.memory_bytes_per_second, MemoryLimit(*crowds));
     } else {
@@ -207,7 +219,7 @@ RunBytes SnapshotRuns(const Plan& plan, int64_t rank) {
       for (const CopyLoop& loop : copy.loops) loops.emplace_back(loop.extent, loop.source_stride);
       if (!boxes.emplace(copy.source, copy.source_offset, copy.position, copy.run_bytes, std::move(loops)).second)
         continue;
-      runs[copy.run_bytes] += copy.bytes();
+      runs[RunsOf(copy)] += copy.bytes();
     }
   }
   return runs;
@@ -219,7 +231,7 @@ RunBytes CopiedRuns(const Plan& plan) {
     if (edge.stream >= 0) continue;
     for (size_t i = 0; i < edge.count; ++i) {
       const Copy& copy = plan.copies[edge.first + i];
-      runs[copy.run_bytes] += copy.bytes();
+      runs[RunsOf(copy)] += copy.bytes();
     }
   }
   return runs;
@@ -242,7 +254,7 @@ absl::StatusOr<CostModel> CostModelOf(const Calibration& calibration, const Mani
   CostModel model;
   model.snapshot = CostOf(snapshot, costs.snapshot);
   // Whole buffers, whatever was copied into them.
-  model.commit = CostOf({{kLongRun, 1}}, costs.commit);
+  model.commit = CostOf({{{kLongRun, true}, 1}}, costs.commit);
   WireCost wire;
   if (costs.mapped) {
     wire.mapped = true;
@@ -255,6 +267,11 @@ absl::StatusOr<CostModel> CostModelOf(const Calibration& calibration, const Mani
     wire.sender_ns_per_byte = costs.sender.NsPerByte(trainers, workers);
     const double shadow = options.shadow ? costs.receiver_shadow_ns_per_byte : 0;
     wire.receiver_ns_per_byte = std::max(0.0, costs.receiver.NsPerByte(trainers, workers) + shadow);
+    // A sender packs ahead as far as its staging allows; its edges share that.
+    std::map<int64_t, Index> edges;
+    Index most = 1;
+    for (const Edge& edge : plan.edges) most = std::max(most, ++edges[edge.source_rank]);
+    model.window = std::max<Index>(1, costs.staging_bytes / costs.chunk_bytes / most);
     wire.sender_ns_per_message = costs.sender_ns_per_message;
     wire.receiver_ns_per_message = costs.receiver_ns_per_message;
   }

@@ -42,12 +42,18 @@ class CrowdCosts {
   std::map<std::pair<Index, Index>, double> costs_;  // not empty when asked
 };
 
+// Of strided copies, by whether their runs lie apart in the source or one behind the other.
+struct CopyCosts {
+  RunCosts apart, dense;
+};
+
 struct TransportCosts {
   bool mapped = false;
   Index chunk_bytes = 0;
-  RunCosts snapshot, commit;
-  RunCosts direct, direct_shadow;          // mapped
-  RunCosts pack, unpack;                   // two-sided
+  Index staging_bytes = 0;
+  CopyCosts snapshot, commit;
+  CopyCosts direct, direct_shadow;         // mapped
+  CopyCosts pack, unpack;                  // two-sided
   CrowdCosts sender, receiver;             // two-sided: besides packing, unpacking and messages
   double receiver_shadow_ns_per_byte = 0;  // more (less: below 0) than into live buffers
   Index sender_ns_per_message = 0, receiver_ns_per_message = 0;
@@ -63,8 +69,14 @@ struct Calibration {
 // kMalformed: not a document of calibrate.cc; names the field.
 absl::StatusOr<Calibration> ParseCalibration(const Json& document);
 
-// Bytes by the length of the runs that they are in.
-using RunBytes = std::map<Index, Index>;
+// Bytes by the runs that they are in.
+struct Runs {
+  Index run_bytes = 0;
+  bool dense = false;  // one behind the other in the source; so is a single one
+
+  auto operator<=>(const Runs&) const = default;
+};
+using RunBytes = std::map<Runs, Index>;
 // What `rank`'s snapshot copies: each box that copies read, once.
 RunBytes SnapshotRuns(const Plan& plan, int64_t rank);
 // The copies of all direct edges.

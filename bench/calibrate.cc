@@ -26,7 +26,7 @@ namespace headrace::bench {
 namespace {
 
 struct Options {
-  int passes = 2;
+  int passes = 1;
   int repetitions = 2;  // of each pass
   Index mib = 64;       // of a lane's slot: more than caches hold
   uint64_t generations = 20;
@@ -51,15 +51,17 @@ Json Medians(const Samples& samples) {
   return out;
 }
 
-// One trainer that offers matrices, and a worker whose copies are of `run` bytes. Below kWhole another worker would
-// have the other half of each row, so that runs are `run` bytes apart.
-Matrices RunsOf(Index run, Index bytes) {
-  Matrices m{.count = bytes / kWhole, .trainers = 1};
+// Copies of `run` bytes. One trainer, and a worker that wants half of each row, so that the runs it reads are `run`
+// bytes apart; or (`dense`) two trainers with half of each row, whose runs lie one behind the other, and a worker that
+// wants all, which the runs that it writes are apart.
+Matrices RunsOf(Index run, Index bytes, bool dense) {
+  Matrices m{.count = bytes / kWhole, .trainers = 1, .workers = 1};
   const bool whole = run == kWhole;
   m.columns = whole ? 2048 : run;  // a half of it is run / 2 elements of 2 bytes
   m.rows = kWhole / 2 / m.columns;
-  m.workers = whole ? 1 : 2;
-  m.worker_axis = whole ? 0 : 1;
+  if (whole) return m;
+  (dense ? m.trainers : m.workers) = 2;
+  (dense ? m.trainer_axis : m.worker_axis) = 1;
   return m;
 }
 
@@ -130,7 +132,7 @@ absl::StatusOr<double> MeasureFixed(const RefitOptions& refit, Index trainers, I
 
 // What is known of a transport.
 struct Part {
-  std::map<Index, Samples> runs;
+  std::map<Index, Samples> runs, dense_runs;
   std::map<std::pair<Index, Index>, Samples> crowds;            // by trainers and workers
   std::map<std::pair<Index, Index>, std::vector<double>> tiny;  // likewise; seconds
   Samples whole, small_chunks;                                  // of one pair, two-sided
@@ -148,23 +150,26 @@ absl::Status MeasureTransport(const Options& options, const std::string& transpo
                                                            {LaneStep::kUnpack, "unpack"},
                                                            {LaneStep::kCommit, "commit"}};
   for (Index run : {Index{64}, Index{256}, Index{1024}, Index{4096}, Index{16384}, Index{65536}, kWhole}) {
-    HR_RETURN_IF_ERROR(
-        Measure(options.repetitions, RunsOf(run, bytes), 1, transport, kChunkBytes, steps, &part->runs[run]));
+    HR_RETURN_IF_ERROR(Measure(options.repetitions, RunsOf(run, bytes, /*dense=*/false), 1, transport, kChunkBytes,
+                               steps, &part->runs[run]));
+    if (run == kWhole) continue;
+    HR_RETURN_IF_ERROR(Measure(options.repetitions, RunsOf(run, bytes, /*dense=*/true), 1, transport, kChunkBytes,
+                               steps, &part->dense_runs[run]));
   }
   const std::vector<Step> transfer = {{LaneStep::kReceive, host ? "direct" : "transfer"}};
   const std::vector<Index> trainers = host ? std::vector<Index>{1, 2} : std::vector<Index>{1, 2, 4, 8};
-  const std::vector<Index> workers = host ? std::vector<Index>{1, 2} : std::vector<Index>{1, 2, 4};
+  const std::vector<Index> workers = host ? std::vector<Index>{1, 2} : std::vector<Index>{1, 2};
   // Whether two hinder each other is a small difference; a copy out of mapped memory is quickly made.
   const int repetitions = host ? 4 * options.repetitions : options.repetitions;
   for (Index t : trainers) {
     for (Index w : workers) {
-      HR_RETURN_IF_ERROR(Measure(repetitions, CrowdOf(t, w, bytes), static_cast<int>(w), transport, kChunkBytes,
-                                 transfer, &part->crowds[{t, w}]));
+      HR_RETURN_IF_ERROR(Measure(repetitions, CrowdOf(t, w, host ? bytes : 2 * w * bytes), static_cast<int>(w),
+                                 transport, kChunkBytes, transfer, &part->crowds[{t, w}]));
     }
   }
   if (!host) {
     const std::vector<Step> both = {{LaneStep::kReceive, "transfer"}, {LaneStep::kReceiveShadow, "transfer_shadow"}};
-    const Matrices whole = RunsOf(kWhole, bytes);
+    const Matrices whole = RunsOf(kWhole, 2 * bytes, /*dense=*/false);
     HR_RETURN_IF_ERROR(Measure(options.repetitions, whole, 1, transport, kChunkBytes, both, &part->whole));
     HR_RETURN_IF_ERROR(Measure(options.repetitions, whole, 1, transport, kSmallChunkBytes, both, &part->small_chunks));
   }
@@ -177,11 +182,13 @@ absl::Status MeasureTransport(const Options& options, const std::string& transpo
 }
 
 Json Report(const Part& part) {
-  Json out{{"chunk_bytes", kChunkBytes}};
-  for (const auto& [run, samples] : part.runs) {
-    Json entry{{"run_bytes", run}};
-    entry.update(Medians(samples));
-    out["runs"].push_back(std::move(entry));
+  Json out{{"chunk_bytes", kChunkBytes}, {"staging_bytes", kStagingBytes}};
+  for (const auto& [name, runs] : {std::pair{"runs", &part.runs}, std::pair{"dense_runs", &part.dense_runs}}) {
+    for (const auto& [run, samples] : *runs) {
+      Json entry{{"run_bytes", run}};
+      entry.update(Medians(samples));
+      out[name].push_back(std::move(entry));
+    }
   }
   for (const auto& [ranks, samples] : part.crowds) {
     Json entry{{"trainers", ranks.first}, {"workers", ranks.second}};

@@ -24,7 +24,6 @@ namespace headrace::bench {
 namespace {
 
 constexpr uint64_t kIncarnation = 1, kGeneration = 1, kEpoch = 1;
-constexpr int64_t kStagingBytes = 64 << 20;
 
 absl::Time Soon() { return absl::Now() + absl::Minutes(2); }
 

@@ -16,6 +16,9 @@
 
 namespace headrace::bench {
 
+// Of each sender and each receiver.
+inline constexpr int64_t kStagingBytes = 64 << 20;
+
 enum class LaneStep {
   kSnapshot,       // trainers write their slots
   kPack,           // trainers pack all messages, and send none
