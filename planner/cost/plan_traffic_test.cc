@@ -1,6 +1,7 @@
 #include "planner/cost/plan_traffic.h"
 
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,14 +14,14 @@ namespace {
 
 using ::testing::ElementsAre;
 
-Buffer Rows(int64_t rank, Index first, Index rows, Index columns) {
+Buffer Rows(const std::string& tensor, int64_t rank, Index first, Index rows, Index columns) {
   Buffer b;
   b.rank = rank;
-  b.name = "w";
+  b.name = tensor;
   b.shape = {rows, columns};
   b.strides = RowMajorStrides(b.shape);
   Piece p;
-  p.tensor = "w";
+  p.tensor = tensor;
   p.shape = b.shape;
   p.tensor_offset = {first, 0};
   p.buffer_offset = {0, 0};
@@ -28,17 +29,21 @@ Buffer Rows(int64_t rank, Index first, Index rows, Index columns) {
   return b;
 }
 
-// Two trainers with half of the rows each; `workers` that want rows [first, first + rows).
+// Two tensors, whose rows are 40 bytes together. Two trainers with half of the rows each; `workers` that want rows
+// [first, first + rows).
 Manifest Job(const std::vector<std::pair<Index, Index>>& workers, const std::string& trainers_host,
              const std::string& workers_host) {
   Manifest m;
-  m.tensors = {{"w", {8, 16}, Dtype::kBF16}};
+  m.tensors = {{"w", {8, 16}, Dtype::kBF16}, {"v", {8, 4}, Dtype::kBF16}};
   for (int64_t rank : {0, 1}) {
-    m.source.push_back(Rows(rank, rank * 4, 4, 16));
+    for (const TensorSpec& t : m.tensors) m.source.push_back(Rows(t.name, rank, rank * 4, 4, t.shape[1]));
     m.topology.source.push_back({rank, trainers_host, "", ""});
   }
   for (size_t rank = 0; rank < workers.size(); ++rank) {
-    m.destination.push_back(Rows(static_cast<int64_t>(rank), workers[rank].first, workers[rank].second, 16));
+    for (const TensorSpec& t : m.tensors) {
+      m.destination.push_back(
+          Rows(t.name, static_cast<int64_t>(rank), workers[rank].first, workers[rank].second, t.shape[1]));
+    }
     m.topology.destination.push_back({static_cast<int64_t>(rank), workers_host, "", ""});
   }
   return m;
@@ -58,11 +63,10 @@ TEST(TrafficOf, ADirectEdgeIsAFlow) {
   for (const Flow& flow : traffic.flows) {
     ASSERT_EQ(flow.hops.size(), 1u);
     EXPECT_EQ(flow.hops[0].after, -1);
-    EXPECT_EQ(flow.copies, 1);
+    EXPECT_EQ(flow.copies, 2);
     bytes[{flow.hops[0].from, flow.hops[0].to}] = flow.bytes;
   }
-  // A row has 16 elements of two bytes.
-  const std::map<std::pair<int32_t, int32_t>, Index> wanted = {{{0, 2}, 4 * 32}, {{1, 2}, 2 * 32}, {{1, 3}, 2 * 32}};
+  const std::map<std::pair<int32_t, int32_t>, Index> wanted = {{{0, 2}, 4 * 40}, {{1, 2}, 2 * 40}, {{1, 3}, 2 * 40}};
   EXPECT_EQ(bytes, wanted);
 }
 
@@ -86,8 +90,8 @@ TEST(TrafficOf, AStreamIsOneFlowAlongItsChain) {
     from_trainers += flow.bytes;
     passed_on += flow.bytes;
   }
-  EXPECT_EQ(from_trainers, 8 * 32);
-  EXPECT_EQ(passed_on, 8 * 32);
+  EXPECT_EQ(from_trainers, 8 * 40);
+  EXPECT_EQ(passed_on, 8 * 40);
 }
 
 TEST(TrafficOf, DomainsOfOneNameAreOneAcrossHosts) {
