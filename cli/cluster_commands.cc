@@ -27,9 +27,6 @@
 namespace headrace {
 namespace {
 
-// Some gigabytes of them. Layouts come from users.
-constexpr Index kMaxReceiverCopies = Index{1} << 24;
-
 class Stopwatch {
  public:
   // Since the last call, or the beginning.
@@ -69,13 +66,6 @@ absl::StatusOr<std::unique_ptr<PlannedJob>> PlanJob(const LayoutChoice& options,
   progress.Update(0.1, "planning");
   HR_ASSIGN_OR_RETURN(planned->plan, PlanCluster(cluster, parsed));
   planned->plan_seconds = watch.Lap();
-  planned->figures = MeasureCluster(*planned->plan);
-  if (const Index copies = planned->figures.busiest_receiver_copies; copies > kMaxReceiverCopies) {
-    return Error(ErrorCode::kOutOfBounds,
-                 absl::StrCat("an engine rank would have ", copies, " copies, more than it can list (",
-                              kMaxReceiverCopies, "): choose a trainer of fewer shards, or more engine ranks a model"));
-  }
-  watch.Lap();
   HR_ASSIGN_OR_RETURN(const RankPlan receiver, ReceiverPlan(*planned->plan, 0));
   planned->receiver_seconds = watch.Lap();
   planned->receiver_copies = static_cast<Index>(receiver.copies.size());
@@ -83,6 +73,7 @@ absl::StatusOr<std::unique_ptr<PlannedJob>> PlanJob(const LayoutChoice& options,
   watch.Lap();
   HR_RETURN_IF_ERROR(ProveCluster(cluster, *planned->plan));
   planned->proof_seconds = watch.Lap();
+  planned->figures = MeasureCluster(*planned->plan);
   planned->peak_bytes = PeakBytes();
   Manifest part;
   HR_ASSIGN_OR_RETURN(part.destination, RankBuffers(cluster, ClusterSide::kDestination, 0));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 #include <set>
 #include <variant>
 
@@ -108,8 +107,7 @@ class Reference {
       whole = oracle::Slice(whole, 0, expert, 1);
       return oracle::Reshape(whole, tensor.shape);
     }
-    std::cerr << "no tensor " << name << "\n";
-    std::abort();
+    std::abort();  // the test's checkpoint lacks it
   }
 
   void Store(std::string name, Index layer, Index expert, const Array& array) {

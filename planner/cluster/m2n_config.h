@@ -34,7 +34,8 @@ absl::StatusOr<JobLayout> ParseM2nSystem(absl::string_view json, const std::stri
 // of embed_tokens and lm_head; all else is whole. Numbers behind "layers." are layers and behind ".experts." experts;
 // embed_tokens is on the first stage, what is in no layer otherwise on the last one. What the benchmark skips, a tensor
 // that does not divide, is an error of BuildCluster.
-//   malformed       not JSON, no tensors, a tensor without shape, an unknown dtype, layers or experts that leave numbers
+//   malformed       not JSON, no tensors, a tensor without shape, an unknown dtype, layers or experts that leave
+//   numbers
 //                   out, a number with leading zeros or a placeholder in a name
 //   out_of_bounds   a shape of 2^60 elements or more
 absl::StatusOr<Model> ParseM2nModel(absl::string_view json, const std::string& name);

@@ -225,8 +225,8 @@ class ClusterCommandTest(unittest.TestCase):
         layout = {"id": "mine", "model": "kimi-k3-bf16", "gpu": "H100", "train": {"gpus": 1024, "fsdp": 1024},
                   "gen": {"gpus": 32, "tp": 32}}
         error = self.json("plan", "--layout", self.file(layout), status=2)
-        self.assertEqual(error["code"], "out_of_bounds")
-        self.assertIn("copies", error["message"])
+        self.assertEqual(error["code"], "out_of_memory")
+        self.assertIn("cuts them too finely", error["message"])
 
 
 if __name__ == "__main__":
