@@ -224,7 +224,7 @@ class ClusterCommandTest(unittest.TestCase):
     def test_more_than_a_rank_can_list(self):
         layout = {"id": "mine", "model": "kimi-k3-bf16", "gpu": "H100", "train": {"gpus": 1024, "fsdp": 1024},
                   "gen": {"gpus": 32, "tp": 32}}
-        error = self.json("plan", "--layout", self.file(layout), status=2)
+        error = self.json("plan", "--layout", self.file(layout), status=1)
         self.assertEqual(error["code"], "out_of_memory")
         self.assertIn("cuts them too finely", error["message"])
 
