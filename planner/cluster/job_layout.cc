@@ -57,6 +57,10 @@ absl::StatusOr<std::vector<Segments>> LayersOfStages(const std::vector<Index>& c
 
 absl::StatusOr<MegatronLayout> FitMegatron(MegatronLayout layout, Index gpus) {
   ParallelLayout& p = layout.parallel;
+  if (layout.vpp > 1 && p.pp == 1) {
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("VPP ", layout.vpp, " without pipeline stages: Megatron wants PP above 1 for it"));
+  }
   HR_ASSIGN_OR_RETURN(p.dp, ReplicasOf(gpus, {p.tp, p.cp, p.pp}, "tp * cp * pp"));
   HR_RETURN_IF_ERROR(RanksOf(p).status());
   return layout;

@@ -74,7 +74,7 @@ struct JobLayout {
 };
 
 // Megatron's layout of `gpus` ranks: dp = gpus / (tp * cp * pp), which replaces parallel.dp.
-//   invalid_option  a number below 1
+//   invalid_option  a number below 1; virtual stages of a single one
 //   shape_mismatch  tp * cp * pp does not divide gpus; what RanksOf refuses
 //   out_of_bounds   more than kMaxSideRanks gpus
 absl::StatusOr<MegatronLayout> FitMegatron(MegatronLayout layout, Index gpus);

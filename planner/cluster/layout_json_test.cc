@@ -111,6 +111,7 @@ TEST(ParseLayout, ErrorsNameTheField) {
   expect(Layout(R"({"gpus": 8, "tp": 1.5})", kGen), "malformed", "train.tp must be a whole number");
   expect(Layout(R"({"gpus": 8, "tp": 0})", kGen), "malformed", "train.tp is 0");
   expect(Layout(R"({"gpus": 18446744073709551615, "tp": 1})", kGen), "malformed", "train.gpus is 18446744073709551615");
+  expect(Layout(R"({"gpus": 8, "tp": 1, "vpp": 2})", kGen), "invalid_option", "train: VPP 2");
   expect(Layout(R"({"gpus": 8, "tp": 3})", kGen), "shape_mismatch", "train: 8 GPUs are no multiple of");
   expect(Layout(R"({"gpus": 8, "tp": 1, "ep": 16})", kGen), "shape_mismatch", "train: EP 16");
   expect(Layout(kGen, R"({"gpus": 8, "tp": 3})"), "shape_mismatch", "gen: 8 GPUs are no multiple of");
