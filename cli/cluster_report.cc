@@ -21,11 +21,7 @@ std::string Times(double ratio) { return absl::StrFormat("%.3f x mean", ratio); 
 TrafficMatrix MatrixOf(const Cluster& cluster, const Traffic& traffic) {
   const int64_t sources = cluster.source.ranks, destinations = cluster.destination.ranks;
   const int64_t row = GroupSize(sources, kRows), column = GroupSize(destinations, kColumns);
-  TrafficMatrix matrix;
-  for (int64_t g = 0; g * row < sources; ++g) matrix.rows.push_back(GroupLabel("rank", g, row, sources));
-  for (int64_t g = 0; g * column < destinations; ++g) {
-    matrix.columns.push_back(GroupLabel("rank", g, column, destinations));
-  }
+  TrafficMatrix matrix{GroupLabels("rank", sources, row), GroupLabels("rank", destinations, column), {}};
   matrix.bytes.resize(matrix.rows.size() * matrix.columns.size());
   for (const Flow& flow : traffic.flows) {
     for (const Hop& hop : flow.hops) {
@@ -39,11 +35,8 @@ TrafficMatrix MatrixOf(const Cluster& cluster, const Traffic& traffic) {
 
 Bars SenderBars(const Cluster& cluster, const std::vector<Index>& sent) {
   const int64_t ranks = cluster.source.ranks, group = GroupSize(ranks, kBars);
-  Bars bars{"Sent by trainer ranks", {}, {"to engine ranks"}, {}};
-  for (int64_t g = 0; g * group < ranks; ++g) {
-    bars.labels.push_back(GroupLabel("rank", g, group, ranks));
-    bars.bytes.push_back(0);
-  }
+  Bars bars{"Sent by trainer ranks", GroupLabels("rank", ranks, group), {"to engine ranks"}, {}};
+  bars.bytes.resize(bars.labels.size());
   for (int64_t r = 0; r < ranks; ++r) bars.bytes[r / group] += sent[r];
   return bars;
 }
@@ -51,8 +44,10 @@ Bars SenderBars(const Cluster& cluster, const std::vector<Index>& sent) {
 // By where the bytes come from.
 Bars ReceiverBars(const Cluster& cluster, const Traffic& traffic) {
   const int64_t sources = cluster.source.ranks, ranks = cluster.destination.ranks, group = GroupSize(ranks, kBars);
-  Bars bars{"Received by engine ranks", {}, {"from trainers", "from other domains", "within the domain"}, {}};
-  for (int64_t g = 0; g * group < ranks; ++g) bars.labels.push_back(GroupLabel("rank", g, group, ranks));
+  Bars bars{"Received by engine ranks",
+            GroupLabels("rank", ranks, group),
+            {"from trainers", "from other domains", "within the domain"},
+            {}};
   bars.bytes.resize(bars.labels.size() * 3);
   for (const Flow& flow : traffic.flows) {
     for (const Hop& hop : flow.hops) {

@@ -1,6 +1,5 @@
 #include "cli/job.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <variant>
@@ -104,13 +103,6 @@ std::string EngineText(const JobLayout& layout) {
     engines.push_back(absl::StrCat(Sizes(engine.parallel), ", ", RanksOf(engine.parallel).value(), " ranks"));
   }
   return absl::StrJoin(engines, "; ");
-}
-
-std::string DomainText(const SideShape& side, int32_t rank) {
-  const int32_t domain = rank / side.ranks_per_domain;
-  const int32_t first = domain * side.ranks_per_domain;
-  const int32_t last = std::min(side.ranks, first + side.ranks_per_domain) - 1;
-  return absl::StrCat("domain ", domain, " (ranks ", first, " to ", last, ")");
 }
 
 }  // namespace headrace

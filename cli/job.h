@@ -39,9 +39,6 @@ absl::StatusOr<Job> LoadJob(const LayoutChoice& options);
 std::string TrainerText(const JobLayout& layout);
 std::string EngineText(const JobLayout& layout);
 
-// "destination domain 3, ranks 24 to 31".
-std::string DomainText(const SideShape& side, int32_t rank);
-
 }  // namespace headrace
 
 #endif  // HEADRACE_CLI_JOB_H_

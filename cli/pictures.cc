@@ -199,9 +199,13 @@ std::string HtmlPage(const PlanPage& page) {
 
 int64_t GroupSize(int64_t count, int64_t most) { return std::max<int64_t>(1, (count + most - 1) / most); }
 
-std::string GroupLabel(const std::string& what, int64_t group, int64_t size, int64_t count) {
-  const int64_t first = group * size, last = std::min(count, first + size) - 1;
-  return first == last ? absl::StrCat(what, " ", first) : absl::StrCat(what, "s ", first, " to ", last);
+std::vector<std::string> GroupLabels(const std::string& what, int64_t count, int64_t size) {
+  std::vector<std::string> labels;
+  for (int64_t first = 0; first < count; first += size) {
+    const int64_t last = std::min(count, first + size) - 1;
+    labels.push_back(first == last ? absl::StrCat(what, " ", first) : absl::StrCat(what, "s ", first, " to ", last));
+  }
+  return labels;
 }
 
 }  // namespace headrace

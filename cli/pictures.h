@@ -56,8 +56,8 @@ std::string HtmlPage(const PlanPage& page);
 // The sums of a long row of numbers in at most `most` groups of equal size (the last one may be smaller): group g has
 // numbers [g * size, (g + 1) * size). `size` is the smallest that does.
 int64_t GroupSize(int64_t count, int64_t most);
-// "rank 3", "ranks 0 to 15": the group's members.
-std::string GroupLabel(const std::string& what, int64_t group, int64_t size, int64_t count);
+// Of each group its members: "rank 3", "ranks 0 to 15".
+std::vector<std::string> GroupLabels(const std::string& what, int64_t count, int64_t size);
 
 }  // namespace headrace
 

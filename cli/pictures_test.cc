@@ -63,9 +63,9 @@ TEST(PicturesTest, Groups) {
     EXPECT_LE(groups, 64) << count;
     EXPECT_TRUE(size == 1 || (count + size - 2) / (size - 1) > 64) << count;
   }
-  EXPECT_EQ(GroupLabel("rank", 3, 1, 10), "rank 3");
-  EXPECT_EQ(GroupLabel("rank", 1, 4, 10), "ranks 4 to 7");
-  EXPECT_EQ(GroupLabel("rank", 2, 4, 10), "ranks 8 to 9");
+  EXPECT_EQ(GroupLabels("rank", 10, 1)[3], "rank 3");
+  EXPECT_EQ(GroupLabels("rank", 10, 4), (std::vector<std::string>{"ranks 0 to 3", "ranks 4 to 7", "ranks 8 to 9"}));
+  EXPECT_EQ(GroupLabels("rank", 9, 4).back(), "rank 8");
 }
 
 }  // namespace

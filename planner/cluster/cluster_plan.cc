@@ -153,7 +153,7 @@ class ClusterPlanner {
 
   int32_t LoadOf(std::vector<int32_t> ranks) {
     const auto [it, fresh] = loads_.try_emplace(ranks, static_cast<int32_t>(plan_.loads_.size()));
-    if (fresh) plan_.loads_.push_back({std::move(ranks), 0, {}, {}});
+    if (fresh) plan_.loads_.push_back({std::move(ranks), 0, {}});
     return it->second;
   }
 
@@ -172,7 +172,6 @@ class ClusterPlanner {
       Load& load = plan_.loads_[l];
       load.begins.push_back(0);
       for (size_t c = 0; c < load.candidates.size(); ++c) {
-        load.sent_before.push_back(plan_.sent_[load.candidates[c]]);
         plan_.sent_[load.candidates[c]] += shares[l][c];
         load.begins.push_back(load.begins.back() + shares[l][c]);
       }

@@ -61,8 +61,6 @@ struct Load {
   Index bytes = 0;
   // By candidate, and one past the last: where its stretch of the line begins.
   std::vector<Index> begins;
-  // By candidate: what it sends of earlier loads.
-  std::vector<Index> sent_before;
 };
 
 // The items of one class of an instance group, instance by instance.
