@@ -21,8 +21,6 @@
 namespace headrace {
 namespace {
 
-using host::Cookie;
-using host::Descriptor;
 using host::Key;
 using host::Name;
 
@@ -214,8 +212,8 @@ class HostTransport : public Transport {
 absl::StatusOr<std::unique_ptr<Transport>> NewHostTransport() {
   Name name;
   Cookie cookie;
-  HR_RETURN_IF_ERROR(host::FillRandom(name.data(), name.size()));
-  HR_RETURN_IF_ERROR(host::FillRandom(cookie.data(), cookie.size()));
+  HR_RETURN_IF_ERROR(FillRandom(name.data(), name.size()));
+  HR_RETURN_IF_ERROR(FillRandom(cookie.data(), cookie.size()));
   auto table = std::make_shared<host::RegionTable>();
   HR_RETURN_IF_ERROR(table->identity.Set());
   HR_ASSIGN_OR_RETURN(std::unique_ptr<host::Server> server, host::Server::Start(name, cookie, table));

@@ -34,8 +34,6 @@ extern char** environ;
 namespace headrace {
 namespace {
 
-using host::Cookie;
-using host::Descriptor;
 using host::Name;
 using testing::HasSubstr;
 
@@ -125,7 +123,7 @@ TEST(Host, SilentClientsBlockNobodyAndMakeRoom) {
 TEST(Host, OwnersThatDoNotAnswerMeetTheDeadline) {
   Name name;
   Cookie cookie;
-  ASSERT_TRUE(host::FillRandom(name.data(), name.size()).ok() && host::FillRandom(cookie.data(), cookie.size()).ok());
+  ASSERT_TRUE(FillRandom(name.data(), name.size()).ok() && FillRandom(cookie.data(), cookie.size()).ok());
   auto listener = host::Listen(name);
   ASSERT_TRUE(listener.ok()) << listener.status();
   auto reader = NewHostTransport().value();

@@ -1,6 +1,5 @@
 #include "loader/transport/host/wire.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -44,37 +43,6 @@ absl::Status SystemError(absl::string_view what) {
 }
 
 }  // namespace
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    Reset();
-    fd_ = other.Release();
-  }
-  return *this;
-}
-
-int Descriptor::Release() { return std::exchange(fd_, -1); }
-
-void Descriptor::Reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
-absl::Status FillRandom(void* bytes, size_t size) {
-  // Up to 256 bytes come whole.
-  ssize_t got;
-  do {
-    got = getrandom(bytes, size, 0);
-  } while (got < 0 && errno == EINTR);
-  if (got != static_cast<ssize_t>(size)) return SystemError("getrandom");
-  return absl::OkStatus();
-}
-
-bool EqualInConstantTime(const Cookie& a, const Cookie& b) {
-  volatile unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference = difference | (a[i] ^ b[i]);
-  return difference == 0;
-}
 
 std::string FormatAddress(const Name& name, const Cookie& cookie) {
   std::string raw(name.begin(), name.end());

@@ -22,13 +22,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "loader/transport/descriptor.h"
+#include "loader/transport/secret.h"
 
 namespace headrace::host {
 
 inline constexpr uint64_t kProtocol = 0x32545348'52444548;  // "HEDRHST2"
 
 using Name = std::array<unsigned char, 16>;
-using Cookie = std::array<unsigned char, 32>;
 using Key = std::array<unsigned char, 16>;
 
 struct Hello {
@@ -58,28 +59,6 @@ struct Reply {
   uint64_t address;
   Stamp stamp;
 };
-
-// A descriptor that closes itself; -1 is none.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { Reset(); }
-  int get() const { return fd_; }
-  int Release();
-  void Reset();
-
- private:
-  int fd_ = -1;
-};
-
-// Bytes of the kernel's random number generator. kTransport when it gives none.
-absl::Status FillRandom(void* bytes, size_t size);
-
-// Takes the same time wherever the two differ.
-bool EqualInConstantTime(const Cookie& a, const Cookie& b);
 
 // Endpoint::address(): "headrace-host/1/" + name + cookie in hexadecimal.
 std::string FormatAddress(const Name& name, const Cookie& cookie);
