@@ -50,6 +50,7 @@ class KeepingTransport final : public Transport {
   void Poll(absl::Duration max_wait, std::vector<Completion>* completions) override {
     transport_->Poll(max_wait, completions);
   }
+  void Wake() override { transport_->Wake(); }
   void Abort(const absl::Status& reason) override { transport_->Abort(reason); }
 
  private:

@@ -24,6 +24,7 @@ class MessageOutlet : public Outlet {
   void Start(const Order& order) override;
   void Drop(std::optional<int> engine, std::optional<int> worker) override;
   void Progress(absl::Duration max_wait) override { sender_->Progress(max_wait); }
+  void Wake() override { transport_->Wake(); }
   size_t active() const override { return sender_->active(); }
   bool polled() const override { return true; }  // the transport wants to be
   bool Reads(int slot) const override { return sender_->Reads(slot); }

@@ -35,6 +35,8 @@ class Outlet {
   virtual void Drop(std::optional<int> engine, std::optional<int> worker) = 0;
   // Goes on with what was ordered, for at most `max_wait`.
   virtual void Progress(absl::Duration max_wait) = 0;
+  // Lets the Progress that waits while nothing is under way, or else the next one that would, return. Any thread.
+  virtual void Wake() = 0;
   // What is under way.
   virtual size_t active() const = 0;
   // Whether Progress is to be called also while nothing is.

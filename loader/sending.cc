@@ -20,6 +20,7 @@ void Sending::Stop() {
     stop_ = true;
   }
   told_something_.notify_all();
+  outlet_->Wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -29,6 +30,7 @@ void Sending::Tell(Told told) {
     told_.push_back(std::move(told));
   }
   told_something_.notify_all();
+  outlet_->Wake();
 }
 
 bool Sending::IsIdle(int slot) {

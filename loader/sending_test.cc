@@ -57,6 +57,7 @@ class FakeOutlet : public Outlet {
     log_->Add(absl::StrCat("drop ", engine.value_or(-1), " ", worker.value_or(-1)));
   }
   void Progress(absl::Duration) override {}
+  void Wake() override {}
   size_t active() const override { return log_->reading() ? 1 : 0; }
   bool polled() const override { return false; }
   bool Reads(int slot) const override { return slot == 1 && log_->reading(); }
@@ -100,6 +101,36 @@ TEST(SendingTest, DoesWhatItIsToldInOrderAndSaysWhenItIsIdle) {
   EXPECT_EQ(sending.peak_staging_bytes(), 7);
   sending.Stop();
   sending.Stop();
+}
+
+// One whose transport wants to be polled, and has no news: it goes on only when it is woken.
+class QuietOutlet : public FakeOutlet {
+ public:
+  using FakeOutlet::FakeOutlet;
+  bool polled() const override { return true; }
+  void Progress(absl::Duration) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    wake_.wait(lock, [this] { return std::exchange(woken_, false); });
+  }
+  void Wake() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    woken_ = true;
+    wake_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool woken_ = false;
+};
+
+TEST(SendingTest, WhatItIsToldWaitsForNoTurn) {
+  Log log;
+  Sending sending(std::make_unique<QuietOutlet>(&log), [] {});
+  sending.Start(Of(3));
+  EXPECT_EQ(log.Until(1), "start 3");
+  sending.Drop();
+  EXPECT_EQ(log.Until(2), "start 3, drop -1 -1");
 }
 
 }  // namespace

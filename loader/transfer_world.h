@@ -76,6 +76,7 @@ class Tap : public Transport {
     return under_->Receive(peer, tag, message);
   }
   void Poll(absl::Duration max_wait, std::vector<Completion>* out) override { under_->Poll(max_wait, out); }
+  void Wake() override { under_->Wake(); }
   void Abort(const absl::Status& reason) override { under_->Abort(reason); }
 
  private:

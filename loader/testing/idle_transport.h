@@ -28,6 +28,7 @@ class IdleTransport : public Transport {
   absl::StatusOr<OpId> Send(PeerId, uint64_t, absl::Span<const std::byte>) override { return Unused(); }
   absl::StatusOr<OpId> Receive(PeerId, uint64_t, absl::Span<std::byte>) override { return Unused(); }
   void Poll(absl::Duration, std::vector<Completion>*) override {}
+  void Wake() override {}
   void Abort(const absl::Status&) override {}
 
  private:

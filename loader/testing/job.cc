@@ -57,6 +57,7 @@ class TappedTransport final : public Transport {
     completions->insert(completions->end(), held_.begin(), held_.end());
     held_.clear();
   }
+  void Wake() override { inner_->Wake(); }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
 
  private:

@@ -1,6 +1,7 @@
 // Conformance: what holds for every endpoint, whatever its capabilities.
 
 #include <algorithm>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -116,6 +117,18 @@ void PollWithNothingPendingReturns(const NewEndpoint& new_endpoint) {
   EXPECT_TRUE(completions.empty());
 }
 
+void WakeEndsAPoll(const NewEndpoint& new_endpoint) {
+  // Would not return in an hour otherwise.
+  auto endpoint = new_endpoint();
+  std::vector<Completion> completions;
+  endpoint->Wake();
+  endpoint->Poll(absl::Hours(1), &completions);
+  std::thread waker([&] { endpoint->Wake(); });
+  endpoint->Poll(absl::Hours(1), &completions);
+  waker.join();
+  EXPECT_TRUE(completions.empty());
+}
+
 void AbortEndsLaterCalls(const NewEndpoint& new_endpoint) {
   Pair pair(new_endpoint);
   auto region = pair.b->AllocateRegion(100);
@@ -160,6 +173,7 @@ std::vector<Case> GeneralCases() {
           HEADRACE_CASE(UnknownPeersAreRefused),
           HEADRACE_CASE(WhatIsNotOfferedIsRefused),
           HEADRACE_CASE(PollWithNothingPendingReturns),
+          HEADRACE_CASE(WakeEndsAPoll),
           HEADRACE_CASE(AbortEndsLaterCalls),
           HEADRACE_CASE(ManyEndpointsLeaveNothingBehind)};
 #undef HEADRACE_CASE

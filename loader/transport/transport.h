@@ -16,7 +16,7 @@
 //
 // Connections: both ends of a pair Connect to each other's address before they exchange messages; either may be
 // first. A message that arrives before its Receive was posted waits for it.
-// Threads: an endpoint is used by one thread at a time, and what it opened of its peers' registered memory by that
+// Threads: but for Wake, an endpoint is used by one thread at a time, and what it opened of its peers' registered memory by that
 // thread too. A mapped region may be read by any thread while it is held. Regions and registrations may be destroyed by
 // any thread.
 // Lifetime: buffers given to Send and Receive stay valid and untouched until their completion was polled, or the
@@ -164,6 +164,9 @@ class Transport {
   // Makes progress and appends what completed, in any order. Returns as soon as there is a completion, at the latest
   // after `max_wait` (zero: never waits), also when nothing is pending. Waiting does not spin.
   virtual void Poll(absl::Duration max_wait, std::vector<Completion>* completions) = 0;
+
+  // Lets the Poll that waits, or else the next one that would, return. Any thread.
+  virtual void Wake() = 0;
 
   // Ends every pending operation with `reason`'s message under kAborted (to be polled); later posts fail likewise.
   virtual void Abort(const absl::Status& reason) = 0;

@@ -144,6 +144,7 @@ class HoldingTransport final : public Transport {
     messages += static_cast<int>(completions->size() - before);
     if (messages > kSomeMessages) StandIfArmed(kStream);
   }
+  void Wake() override { inner_->Wake(); }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
 
  private:

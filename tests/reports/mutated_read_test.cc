@@ -154,6 +154,7 @@ class Watched : public Transport {
     return inner_->Receive(peer, tag, message);
   }
   void Poll(absl::Duration max_wait, std::vector<Completion>* out) override { inner_->Poll(max_wait, out); }
+  void Wake() override { inner_->Wake(); }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
 
  private:

@@ -62,6 +62,7 @@ class Capped : public Transport {
     inner_->Poll(max_wait, out);
     pending_ -= out->size() - before;
   }
+  void Wake() override { inner_->Wake(); }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
 
  private:

@@ -42,6 +42,7 @@ class Counted : public Transport {
       if (receives_.erase((*out)[i].op) > 0 && (*out)[i].status.ok()) at_(++told_);
     }
   }
+  void Wake() override { inner_->Wake(); }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
 
  private:

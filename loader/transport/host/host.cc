@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -157,7 +159,21 @@ class HostTransport : public Transport {
   absl::StatusOr<OpId> Receive(PeerId, uint64_t, absl::Span<std::byte>) override { return NoMessages(); }
 
   // Nothing is ever pending.
-  void Poll(absl::Duration max_wait, std::vector<Completion>*) override { absl::SleepFor(max_wait); }
+  void Poll(absl::Duration max_wait, std::vector<Completion>*) override {
+    std::unique_lock<std::mutex> lock(wake_mutex_);
+    const auto woken = [this] { return std::exchange(woken_, false); };
+    if (max_wait == absl::InfiniteDuration()) {
+      wake_.wait(lock, woken);
+    } else {
+      wake_.wait_for(lock, absl::ToChronoNanoseconds(max_wait), woken);
+    }
+  }
+
+  void Wake() override {
+    std::lock_guard<std::mutex> lock(wake_mutex_);
+    woken_ = true;
+    wake_.notify_all();
+  }
 
   void Abort(const absl::Status& reason) override {
     if (aborted_.ok()) aborted_ = Error(ErrorCode::kAborted, reason.message());
@@ -202,6 +218,9 @@ class HostTransport : public Transport {
   const std::shared_ptr<host::RegionTable> table_;
   std::unique_ptr<host::Server> server_;
   Capabilities capabilities_;
+  std::mutex wake_mutex_;
+  std::condition_variable wake_;
+  bool woken_ = false;  // under wake_mutex_
   absl::Status aborted_;
   std::map<PeerId, Peer> peers_;
   PeerId next_peer_ = 1;

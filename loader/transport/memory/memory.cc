@@ -50,7 +50,8 @@ struct Endpoint {
   OpId next_op = 1;
   std::map<OpId, Operation> pending;
   std::vector<Completion> ready;
-  std::condition_variable wake;  // `ready` is not empty
+  bool woken = false;
+  std::condition_variable wake;  // `ready` is not empty, or `woken`
 };
 
 constexpr absl::string_view kAddressPrefix = "headrace-memory/";
@@ -396,7 +397,7 @@ class MemoryTransport : public Transport {
     while (state_->Step() && max_wait > absl::ZeroDuration() && self_->ready.empty()) {
     }
     if (max_wait > absl::ZeroDuration()) {
-      const auto arrived = [this] { return !self_->ready.empty(); };
+      const auto arrived = [this] { return !self_->ready.empty() || std::exchange(self_->woken, false); };
       if (max_wait == absl::InfiniteDuration()) {
         self_->wake.wait(lock, arrived);
       } else {
@@ -405,6 +406,12 @@ class MemoryTransport : public Transport {
     }
     for (Completion& completion : self_->ready) completions->push_back(std::move(completion));
     self_->ready.clear();
+  }
+
+  void Wake() override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    self_->woken = true;
+    self_->wake.notify_all();
   }
 
   void Abort(const absl::Status& reason) override {

@@ -9,6 +9,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -45,6 +46,7 @@ class UcxTransport : public Transport {
   absl::StatusOr<OpId> Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) override;
   absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) override;
   void Poll(absl::Duration max_wait, std::vector<Completion>* completions) override;
+  void Wake() override;
   void Abort(const absl::Status& reason) override;
 
  private:
@@ -107,6 +109,7 @@ class UcxTransport : public Transport {
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;  // the worker's
 
+  std::atomic<bool> woken_ = false;
   absl::Status aborted_;
   std::map<PeerId, std::shared_ptr<Peer>> peers_;
   std::list<std::shared_ptr<Peer>> closing_;  // UCX calls back with the peer's address until its endpoint is closed

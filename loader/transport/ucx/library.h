@@ -29,6 +29,7 @@ namespace headrace::ucx {
   X(ucp_worker_progress) \
   X(ucp_worker_get_efd) \
   X(ucp_worker_arm) \
+  X(ucp_worker_signal) \
   X(ucp_ep_create) \
   X(ucp_ep_flush_nbx) \
   X(ucp_ep_close_nbx) \

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "loader/transport/anonymous_memory.h"
+#include "loader/transport/private_region.h"
 #include "loader/transport/ucx/address.h"
 #include "loader/transport/ucx/devices.h"
 #include "loader/transport/ucx/endpoint.h"
@@ -23,16 +23,6 @@ constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
 constexpr int kTagBits = 32;
 // A flush is a round trip: it ends early only while the peer polls.
 constexpr absl::Duration kCloseTime = absl::Milliseconds(250);
-
-class PrivateRegion : public Region {
- public:
-  explicit PrivateRegion(std::unique_ptr<AnonymousMemory> memory) : memory_(std::move(memory)) {}
-  absl::Span<std::byte> bytes() override { return memory_->bytes(); }
-  std::string key() const override { return ""; }
-
- private:
-  const std::unique_ptr<AnonymousMemory> memory_;
-};
 
 }  // namespace
 
@@ -175,8 +165,7 @@ UcxTransport::~UcxTransport() {
 }
 
 absl::StatusOr<std::unique_ptr<Region>> UcxTransport::AllocateRegion(int64_t bytes) {
-  HR_ASSIGN_OR_RETURN(std::unique_ptr<AnonymousMemory> memory, AnonymousMemory::Allocate(bytes));
-  return std::make_unique<PrivateRegion>(std::move(memory));
+  return PrivateRegion::Allocate(bytes);
 }
 
 absl::StatusOr<PeerId> UcxTransport::Connect(absl::string_view address, absl::Time) {
@@ -405,8 +394,14 @@ void UcxTransport::Poll(absl::Duration max_wait, std::vector<Completion>* comple
     AdvanceClosing();
     Collect(completions);
     if (completions->size() > before || max_wait <= absl::ZeroDuration() || absl::Now() >= deadline) return;
+    if (woken_.exchange(false)) return;
     Wait(deadline);
   }
+}
+
+void UcxTransport::Wake() {
+  woken_ = true;
+  ucx_->ucp_worker_signal(worker_);
 }
 
 void UcxTransport::Abort(const absl::Status& reason) {
