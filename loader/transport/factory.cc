@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "loader/transport/host/host.h"
+#include "loader/transport/nccl/nccl.h"
 #include "loader/transport/ucx/ucx.h"
 #include "planner/status.h"
 
@@ -20,11 +21,20 @@ absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name, 
     ucx.devices = absl::StrJoin(options.devices, ",");
     return NewUcxTransport(ucx);
   }
+  if (name == "nccl") {
+    NcclOptions nccl;
+    nccl.gpu = options.gpu;
+    if (options.devices.size() > 1)
+      return Error(ErrorCode::kInvalidOption, "transport 'nccl' listens at one network device: name one");
+    if (!options.devices.empty()) nccl.device = options.devices.front();
+    return NewNcclTransport(nccl);
+  }
   if (name != "host")
-    return Error(ErrorCode::kInvalidOption,
-                 absl::StrCat("transport '", name, "' is not known: use \"host\" (processes of one host) or \"ucx\""));
+    return Error(
+        ErrorCode::kInvalidOption,
+        absl::StrCat("transport '", name, "' is not known: use \"host\" (processes of one host), \"ucx\" or \"nccl\""));
   if (!options.devices.empty())
-    return Error(ErrorCode::kInvalidOption, "transport 'host' uses no network devices; only \"ucx\" does");
+    return Error(ErrorCode::kInvalidOption, "transport 'host' uses no network devices; only \"ucx\" and \"nccl\" do");
   return NewHostTransport();
 }
 

@@ -2,6 +2,7 @@
 #define HEADRACE_LOADER_TRANSPORT_FACTORY_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,15 @@ namespace headrace {
 
 struct TransportOptions {
   // "ucx": the network devices to listen on and to send through, each as UCX names it: "eth0", "mlx5_0:1". Empty: see
-  // UcxOptions::devices. Other transports have none.
+  // UcxOptions::devices. "nccl": the one to listen at; empty: loopback. Other transports have none.
   std::vector<std::string> devices;
+  // "nccl": the GPU, modulo the number of GPUs here. None: the calling thread's current device.
+  std::optional<int> gpu;
 };
 
-// An endpoint that reaches other processes: "host" (host/host.h) or "ucx" (ucx/ucx.h). kInvalidOption: any other name,
-// and the known ones are listed; devices for a transport that has none; a device that is no single name. Otherwise the
-// backend's errors.
+// An endpoint that reaches other processes: "host" (host/host.h), "ucx" (ucx/ucx.h) or "nccl" (nccl/nccl.h).
+// kInvalidOption: any other name, and the known ones are listed; devices for a transport that has none, or more than it
+// can use; a device that is no single name. Otherwise the backend's errors.
 absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name, const TransportOptions& options = {});
 
 }  // namespace headrace

@@ -1,0 +1,46 @@
+#include "loader/gpu/cuda_runtime.h"
+
+#include "absl/strings/str_cat.h"
+#include "loader/shared_library.h"
+#include "planner/status.h"
+
+namespace headrace {
+namespace {
+
+absl::StatusOr<CudaRuntime> Load(const std::string& path) {
+  HR_ASSIGN_OR_RETURN(
+      SharedLibrary file,
+      SharedLibrary::Load({.who = "cuda",
+                           .name = "libcudart",
+                           .sonames = {"libcudart.so.13", "libcudart.so.12", "libcudart.so"},
+                           .path = path,
+                           .advice = "install the CUDA runtime (the wheel nvidia-cuda-runtime-cu13, or the CUDA "
+                                     "toolkit), put its folder into LD_LIBRARY_PATH, or name the file in "
+                                     "HEADRACE_CUDA_RUNTIME"}));
+  CudaRuntime cuda;
+#define HEADRACE_CUDA_RESOLVE(name, parameters) file.Resolve(#name, &cuda.name);
+  HEADRACE_CUDA_FUNCTIONS(HEADRACE_CUDA_RESOLVE)
+  HEADRACE_CUDA_TEXT_FUNCTIONS(HEADRACE_CUDA_RESOLVE)
+#undef HEADRACE_CUDA_RESOLVE
+  HR_RETURN_IF_ERROR(file.CheckResolved("CUDA 12 or later"));
+  cuda.path = file.path();
+  return cuda;
+}
+
+}  // namespace
+
+absl::Status CudaRuntime::Check(cuda::Error error, absl::string_view what) const {
+  if (error == cuda::kSuccess) return absl::OkStatus();
+  cudaGetLastError();  // what was not sticky is dealt with
+  const ErrorCode code = error == cuda::kErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kTransport;
+  return Error(code, absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
+}
+
+absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path) {
+  // Never destroyed: endpoints may end after main.
+  static const auto* const runtime = new absl::StatusOr<CudaRuntime>(Load(path));
+  if (!runtime->ok()) return runtime->status();
+  return &**runtime;
+}
+
+}  // namespace headrace

@@ -1,0 +1,54 @@
+#ifndef HEADRACE_LOADER_GPU_CUDA_RUNTIME_H_
+#define HEADRACE_LOADER_GPU_CUDA_RUNTIME_H_
+
+// The CUDA runtime, loaded at run time.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "loader/gpu/cuda_abi.h"
+
+namespace headrace {
+
+struct CudaRuntime {
+  std::string path;  // of the loaded file
+#define HEADRACE_CUDA_DECLARE(name, parameters) cuda::Error(*name) parameters = nullptr;
+  HEADRACE_CUDA_FUNCTIONS(HEADRACE_CUDA_DECLARE)
+#undef HEADRACE_CUDA_DECLARE
+#define HEADRACE_CUDA_DECLARE(name, parameters) const char*(*name)parameters = nullptr;
+  HEADRACE_CUDA_TEXT_FUNCTIONS(HEADRACE_CUDA_DECLARE)
+#undef HEADRACE_CUDA_DECLARE
+
+  // OK, kOutOfMemory, or kTransport: "nccl: no stream: cudaError...: ...".
+  absl::Status Check(cuda::Error error, absl::string_view what) const;
+};
+
+// Loaded once, never unloaded; any thread. `path`: the file to load; empty: the libcudart that is mapped already, or
+// the loader's. The first call decides. kTransport: names what was tried and what to install.
+absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path);
+
+// Makes a device the calling thread's current one, and takes that back.
+class CurrentDevice {
+ public:
+  CurrentDevice(const CudaRuntime& cuda, int device) : cuda_(cuda) {
+    cuda_.cudaGetDevice(&before_);
+    if (before_ != device) cuda_.cudaSetDevice(device);
+    changed_ = before_ != device;
+  }
+  ~CurrentDevice() {
+    if (changed_) cuda_.cudaSetDevice(before_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  const CudaRuntime& cuda_;
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace headrace
+
+#endif  // HEADRACE_LOADER_GPU_CUDA_RUNTIME_H_

@@ -1,0 +1,381 @@
+#include "loader/transport/nccl/endpoint.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "loader/transport/private_region.h"
+#include "planner/status.h"
+
+namespace headrace::nccl {
+namespace {
+
+constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
+constexpr int kTagBits = 48;
+// Lanes of each side that may run at once: 2 * 16 * Lane::kCtas thread blocks, half of what the smallest GPU that NCCL
+// supports well (an A100 has 108) runs at once.
+constexpr int kMaxLanes = 16;
+constexpr int kMultiRankVersion = 23000;
+constexpr size_t kMaxCallers = 4096;
+constexpr absl::Duration kHelloTime = absl::Seconds(10);
+constexpr absl::Duration kLateFrames = absl::Seconds(1);  // of a peer that closed the connection to it
+constexpr absl::Duration kCloseTime = absl::Milliseconds(250);
+// How often to ask about what nothing tells: joining, launching; and whether what runs failed.
+constexpr absl::Duration kProgressTurn = absl::Microseconds(300);
+constexpr absl::Duration kHealthTurn = absl::Milliseconds(20);
+
+// The same in all processes of a machine, whatever namespaces they are in.
+uint64_t ThisHost() {
+  std::string boot_id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
+  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+  for (unsigned char c : boot_id) hash = (hash ^ c) * 0x100000001B3;
+  return hash;
+}
+
+absl::Status PeerClosed(PeerId id) {
+  return Error(ErrorCode::kPeerLost, absl::StrCat("nccl: peer ", id, " closed its connection: it ended"));
+}
+
+}  // namespace
+
+NcclTransport::NcclTransport(const GpuOptions& libraries) : libraries_(libraries) {
+  capabilities_.two_sided = true;
+  capabilities_.map_reason = "nccl moves messages between GPUs; memory of this host is mapped by the host transport";
+  capabilities_.read_reason = "nccl reads no memory of a peer that does not send it";
+  capabilities_.max_message_bytes = kMaxMessageBytes;
+  capabilities_.tag_bits = kTagBits;
+}
+
+absl::Status NcclTransport::Start(const NcclOptions& options) {
+  HR_ASSIGN_OR_RETURN(gpu_.cuda, LoadCudaRuntime(libraries_.cuda_runtime));
+  HR_ASSIGN_OR_RETURN(gpu_.nccl, LoadLibrary(libraries_.nccl));
+  const CudaRuntime& cuda = *gpu_.cuda;
+  int gpus = 0;
+  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDeviceCount(&gpus), "nccl: no GPU: is its driver installed?"));
+  if (gpus == 0) return Error(ErrorCode::kTransport, "nccl: no GPU here: use the transport host or ucx");
+  if (options.gpu.has_value()) {
+    gpu_.device = *options.gpu % gpus;
+  } else {
+    HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDevice(&gpu_.device), "nccl: no current device"));
+  }
+  if (gpu_.device < 0) return Error(ErrorCode::kInvalidOption, absl::StrCat("nccl: no GPU ", gpu_.device));
+  char bus_id[64] = {};
+  HR_RETURN_IF_ERROR(
+      cuda.Check(cuda.cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, gpu_.device), "nccl: the GPU's bus id"));
+  gpu_bus_id_ = bus_id;
+  host_ = ThisHost();
+  Descriptor ended(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (ended.get() < 0) return Error(ErrorCode::kTransport, absl::StrCat("nccl: eventfd: ", strerror(errno)));
+  gpu_.ended = std::make_shared<Descriptor>(std::move(ended));
+  HR_ASSIGN_OR_RETURN(listener_, ListenOn(options.device));
+  HR_RETURN_IF_ERROR(FillRandom(cookie_.data(), cookie_.size()));
+  address_ = FormatAddress({cookie_, listener_.ip, listener_.port});
+  return absl::OkStatus();
+}
+
+NcclTransport::~NcclTransport() {
+  if (gpu_.ended == nullptr) return;  // did not start
+  // Small messages count as sent when they were given to their connection.
+  Flush(absl::Now() + kCloseTime);
+  Abort(Error(ErrorCode::kAborted, "nccl: the endpoint is being destroyed"));
+}
+
+absl::StatusOr<std::unique_ptr<Region>> NcclTransport::AllocateRegion(int64_t bytes) {
+  return PrivateRegion::Allocate(bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Mapping>> NcclTransport::Map(PeerId, absl::string_view, absl::Time) {
+  HR_RETURN_IF_ERROR(aborted_);
+  return Error(ErrorCode::kTransport, absl::StrCat("map: ", capabilities_.map_reason));
+}
+
+wire::Frame NcclTransport::HelloTo(const Cookie& cookie) const {
+  wire::Frame frame;
+  wire::Hello* hello = frame.mutable_hello();
+  hello->set_cookie(cookie.data(), cookie.size());
+  hello->set_address(address_);
+  hello->set_host(host_);
+  hello->set_gpu(gpu_bus_id_);
+  hello->set_nccl_version(gpu_.nccl->version);
+  return frame;
+}
+
+absl::StatusOr<PeerId> NcclTransport::Connect(absl::string_view address, absl::Time deadline) {
+  HR_RETURN_IF_ERROR(aborted_);
+  HR_ASSIGN_OR_RETURN(const Address to, ParseAddress(address));
+  for (const auto& [id, peer] : peers_) {
+    if (peer.address == address) return id;
+  }
+  HR_ASSIGN_OR_RETURN(Descriptor socket, Dial(to.ip, to.port, deadline));
+  auto connection = std::make_unique<Connection>(std::move(socket));
+  connection->Queue(HelloTo(to.cookie));
+  const PeerId id = next_peer_++;
+  Peer& peer = peers_[id];
+  peer.address = std::string(address);
+  peer.link = std::make_unique<Link>(gpu_, id, std::move(connection), &done_);
+  peer.link->out()->Flush();
+  Introduce();
+  return id;
+}
+
+void NcclTransport::Disconnect(PeerId id) {
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end()) return;
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  if (Connection* out = peer->second.link->out()) out->Flush();
+  peer->second.link->End(Error(ErrorCode::kAborted, absl::StrCat("nccl: peer ", id, " was disconnected")));
+  peers_.erase(peer);
+}
+
+absl::StatusOr<Link*> NcclTransport::Reach(PeerId id, uint64_t tag, size_t size) {
+  HR_RETURN_IF_ERROR(aborted_);
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat("nccl: no peer ", id, " here"));
+  HR_RETURN_IF_ERROR(peer->second.link->lost());
+  if (tag >> kTagBits != 0) {
+    return Error(ErrorCode::kTransport, absl::StrCat("nccl: tag ", tag, " has more than ", kTagBits, " bits"));
+  }
+  if (size > static_cast<size_t>(kMaxMessageBytes)) {
+    return Error(ErrorCode::kTransport,
+                 absl::StrCat("nccl: a message of ", size, " bytes is above the limit of ", kMaxMessageBytes));
+  }
+  return peer->second.link.get();
+}
+
+absl::StatusOr<OpId> NcclTransport::Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) {
+  HR_ASSIGN_OR_RETURN(Link * link, Reach(peer, tag, message.size()));
+  const OpId op = next_op_++;
+  link->Send(op, tag, message);
+  return op;
+}
+
+absl::StatusOr<OpId> NcclTransport::Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) {
+  HR_ASSIGN_OR_RETURN(Link * link, Reach(peer, tag, message.size()));
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  const OpId op = next_op_++;
+  link->Receive(op, tag, message);
+  return op;
+}
+
+void NcclTransport::Poll(absl::Duration max_wait, std::vector<Completion>* completions) {
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  const absl::Time deadline = absl::Now() + max_wait;
+  absl::Time until = absl::InfinitePast();
+  while (aborted_.ok()) {
+    Look(until);
+    AdvanceLinks();
+    if (!done_.empty() || absl::Now() >= deadline || woken_.exchange(false)) break;
+    until = deadline;
+  }
+  // After Abort nothing can happen any more.
+  if (!aborted_.ok() && done_.empty()) absl::SleepFor(std::max(max_wait, absl::ZeroDuration()));
+  std::move(done_.begin(), done_.end(), std::back_inserter(*completions));
+  done_.clear();
+}
+
+void NcclTransport::Wake() {
+  woken_ = true;
+  const uint64_t one = 1;
+  (void)!write(gpu_.ended->get(), &one, sizeof one);
+}
+
+void NcclTransport::Abort(const absl::Status& reason) {
+  if (!aborted_.ok()) return;
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  aborted_ = Error(ErrorCode::kAborted, reason.message());
+  for (auto& [id, peer] : peers_) peer.link->End(aborted_);
+  peers_.clear();
+  callers_.clear();
+  listener_.socket.Reset();
+}
+
+absl::Time NcclTransport::LookAgain() const {
+  absl::Time soonest = absl::InfiniteFuture();
+  const absl::Time now = absl::Now();
+  for (const auto& [id, peer] : peers_) {
+    if (peer.link->in_progress()) soonest = std::min(soonest, now + kProgressTurn);
+    if (peer.link->sending() || peer.link->receiving()) soonest = std::min(soonest, now + kHealthTurn);
+    soonest = std::min(soonest, peer.closed_at);
+  }
+  for (const Caller& caller : callers_) soonest = std::min(soonest, caller.deadline);
+  return soonest;
+}
+
+void NcclTransport::Look(absl::Time until) {
+  // What to do with what became readable or broke.
+  std::vector<pollfd> events = {{listener_.socket.get(), POLLIN, 0}, {gpu_.ended->get(), POLLIN, 0}};
+  std::vector<std::function<void()>> then = {[this] { TakeCallers(); },
+                                             [this] {
+                                               uint64_t count;
+                                               (void)!read(gpu_.ended->get(), &count, sizeof count);
+                                             }};
+  for (Caller& caller : callers_) {
+    // One that is known waits, with what it says, for Connect.
+    events.push_back({caller.connection->socket(), static_cast<short>(caller.known ? POLLRDHUP : POLLIN), 0});
+    then.push_back([this, &caller] { Hear(caller); });
+  }
+  for (auto& [id, peer] : peers_) {
+    if (Connection* out = peer.link->out(); out != nullptr && peer.closed_at == absl::InfiniteFuture()) {
+      events.push_back({out->socket(), static_cast<short>(POLLIN | (out->unwritten() ? POLLOUT : 0)), 0});
+      then.push_back([this, id = id, &peer, at = events.size() - 1, &events] {
+        if ((events[at].revents & ~POLLOUT) != 0) Closed(id, peer);
+      });
+    }
+    if (Connection* in = peer.link->in()) {
+      events.push_back({in->socket(), POLLIN, 0});
+      then.push_back([this, id = id, &peer] { Hear(id, peer); });
+    }
+  }
+  const absl::Duration wait = std::max(std::min(until, LookAgain()) - absl::Now(), absl::ZeroDuration());
+  const timespec timeout = absl::ToTimespec(wait);
+  if (ppoll(events.data(), events.size(), wait == absl::InfiniteDuration() ? nullptr : &timeout, nullptr) < 0) return;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (events[i].revents != 0) then[i]();
+  }
+  callers_.remove_if(
+      [now = absl::Now()](const Caller& caller) { return caller.connection == nullptr || caller.deadline < now; });
+  Introduce();
+  for (auto& [id, peer] : peers_) {
+    if (peer.link->lost().ok() && peer.closed_at < absl::Now()) peer.link->End(PeerClosed(id));
+  }
+}
+
+void NcclTransport::TakeCallers() {
+  while (callers_.size() < kMaxCallers) {
+    Descriptor socket = TakeConnection(listener_);
+    if (socket.get() < 0) return;
+    callers_.push_back({std::make_unique<Connection>(std::move(socket)), absl::Now() + kHelloTime, false, {}});
+  }
+  // Those that said nothing yet make room; where all did, the oldest. Look forgets them.
+  bool room = false;
+  for (Caller& caller : callers_) {
+    if (!caller.known) caller.connection.reset();
+    room |= !caller.known;
+  }
+  if (!room) callers_.front().connection.reset();
+}
+
+void NcclTransport::Hear(Caller& caller) {
+  if (caller.connection == nullptr) return;
+  std::vector<wire::Frame> frames;
+  const bool open = !caller.known && caller.connection->Read(&frames, 1);
+  Cookie cookie;
+  const bool hello =
+      open && !frames.empty() && frames.front().has_hello() && frames.front().hello().cookie().size() == cookie.size();
+  if (hello) std::memcpy(cookie.data(), frames.front().hello().cookie().data(), cookie.size());
+  if (open && frames.empty()) return;
+  // It closed, is a stranger, or was known and closed.
+  if (!hello || !EqualInConstantTime(cookie, cookie_)) {
+    caller.connection.reset();
+    return;
+  }
+  caller.known = true;
+  caller.hello = frames.front().hello();
+  caller.deadline = absl::InfiniteFuture();
+}
+
+absl::Status NcclTransport::CheckGpus(const wire::Hello& hello) const {
+  if (hello.host() != host_ || hello.gpu() != gpu_bus_id_) return absl::OkStatus();
+  if (libraries_.multi_rank_gpu && std::min(hello.nccl_version(), gpu_.nccl->version) >= kMultiRankVersion)
+    return absl::OkStatus();
+  return Error(ErrorCode::kTransport,
+               absl::StrCat("nccl: both ends are on the GPU ", gpu_bus_id_,
+                            ": give each its own, use the transport host, or (NCCL 2.30 or later, at both ends) set "
+                            "NCCL_MULTI_RANK_GPU_ENABLE=1"));
+}
+
+void NcclTransport::Introduce() {
+  for (auto& [id, peer] : peers_) {
+    for (auto caller = callers_.begin(); caller != callers_.end();) {
+      if (!caller->known || caller->hello.address() != peer.address || !peer.link->lost().ok()) {
+        ++caller;
+      } else if (peer.link->in() != nullptr) {
+        // It gave the link up and made another, which waits until this end does so, too.
+        peer.link->End(PeerClosed(id));
+      } else if (absl::Status gpus = CheckGpus(caller->hello); !gpus.ok()) {
+        peer.link->End(gpus);
+      } else {
+        peer.link->Attach(std::move(caller->connection));
+        caller = callers_.erase(caller);
+        Hear(id, peer);
+      }
+    }
+  }
+}
+
+void NcclTransport::Closed(PeerId id, Peer& peer) {
+  // What the peer wrote before it ended comes over the other connection, which ends, too.
+  if (peer.link->in() != nullptr) {
+    peer.closed_at = absl::Now() + kLateFrames;
+  } else {
+    peer.link->End(PeerClosed(id));
+  }
+}
+
+void NcclTransport::Hear(PeerId id, Peer& peer) {
+  if (peer.link->in() == nullptr) return;
+  std::vector<wire::Frame> frames;
+  const bool open = peer.link->in()->Read(&frames);
+  for (const wire::Frame& frame : frames) {
+    if (absl::Status taken = peer.link->Take(frame); !taken.ok()) return peer.link->End(taken);
+  }
+  if (!open) peer.link->End(PeerClosed(id));
+}
+
+void NcclTransport::AdvanceLinks() {
+  int sending = 0, receiving = 0;
+  for (const auto& [id, peer] : peers_) {
+    sending += peer.link->sending();
+    receiving += peer.link->receiving();
+  }
+  const auto advance = [&](PeerId id, Peer& peer) {
+    Link& link = *peer.link;
+    if (!link.lost().ok()) return;
+    sending -= link.sending();
+    receiving -= link.receiving();
+    if (absl::Status status = link.Advance(sending < kMaxLanes, receiving < kMaxLanes); !status.ok()) link.End(status);
+    sending += link.sending();
+    receiving += link.receiving();
+    if (Connection* out = link.out(); out != nullptr && !out->Flush()) Closed(id, peer);
+  };
+  // Whoever was first is last the next time.
+  const auto first = peers_.upper_bound(first_served_);
+  for (auto it = first; it != peers_.end(); ++it) advance(it->first, it->second);
+  for (auto it = peers_.begin(); it != first; ++it) advance(it->first, it->second);
+  first_served_ = first == peers_.end() ? 0 : first->first;
+}
+
+void NcclTransport::Flush(absl::Time deadline) {
+  while (true) {
+    std::vector<pollfd> events;
+    for (auto& [id, peer] : peers_) {
+      Connection* out = peer.link->out();
+      if (out != nullptr && out->Flush() && out->unwritten()) events.push_back({out->socket(), POLLOUT, 0});
+    }
+    const absl::Duration left = deadline - absl::Now();
+    if (events.empty() || left <= absl::ZeroDuration()) return;
+    const timespec timeout = absl::ToTimespec(left);
+    ppoll(events.data(), events.size(), &timeout, nullptr);
+  }
+}
+
+}  // namespace headrace::nccl
+
+namespace headrace {
+
+absl::StatusOr<std::unique_ptr<Transport>> NewNcclTransport(const NcclOptions& options) {
+  auto transport = std::make_unique<nccl::NcclTransport>(options.libraries);
+  HR_RETURN_IF_ERROR(transport->Start(options));
+  return transport;
+}
+
+}  // namespace headrace

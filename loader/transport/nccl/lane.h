@@ -1,0 +1,118 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_NCCL_LANE_H_
+#define HEADRACE_LOADER_TRANSPORT_NCCL_LANE_H_
+
+// A communicator of two ranks that carries messages one way, with the stream and the staging memory that it works with.
+//
+// Messages go in groups (ncclGroupStart ... ncclGroupEnd), the same at both ends. NCCL moves device memory: messages
+// that lie on the host go through two buffers, each of a pinned and a device part, so that one group is filled or
+// emptied while the other travels.
+//
+// Why a communicator for each pair and direction:
+//   - Groups of one communicator run one after the other, in each rank's own order. Where a rank shares one with many
+//     peers, all ranks must agree on one order of everything, or they wait for each other in a circle; here both ends
+//     take the receiver's.
+//   - NCCL cuts what is too much for one launch into several, for each rank by itself. Ranks whose groups differ then
+//     wait for parts of each other's (NVIDIA/Megatron-LM#7189). Here the groups are the same and below kMaxOperations.
+//   - A peer that dies takes its own communicators with it, and nobody else's: there is nothing to shrink or to grow.
+//
+// Used by one thread at a time, whose current device is the lane's.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "loader/gpu/cuda_runtime.h"
+#include "loader/transport/descriptor.h"
+#include "loader/transport/nccl/library.h"
+#include "loader/transport/transport.h"
+
+namespace headrace::nccl {
+
+struct Message {
+  OpId op = 0;
+  std::byte* memory = nullptr;
+  size_t bytes = 0;
+  bool on_device = false;
+};
+using Group = std::vector<Message>;
+
+// What the lanes of an endpoint share.
+struct Gpu {
+  const CudaRuntime* cuda = nullptr;
+  const Library* nccl = nullptr;
+  int device = 0;
+  // Becomes readable when a group may have ended.
+  std::shared_ptr<Descriptor> ended;
+};
+
+class Lane {
+ public:
+  // Below what one launch of any version holds; staging memory of a group on the host, unless one message is larger.
+  static constexpr size_t kMaxOperations = 512;
+  static constexpr size_t kMaxGroupBytes = 4 << 20;
+  // Thread blocks of a communicator.
+  static constexpr int kCtas = 2;
+
+  enum class Side { kSend = 0, kReceive = 1 };  // the rank
+
+  // Begins to join the communicator `id`, as it must at the other end.
+  static absl::StatusOr<std::unique_ptr<Lane>> Open(const Gpu& gpu, Side side, const UniqueId& id);
+  // Ends what runs, at this end alone (ncclCommAbort): the memory of all messages is free then.
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Whether Launch may be called: the communicator stands, no launch is in progress, and a staging buffer is free.
+  bool ready() const { return state_ == State::kReady && running_.size() < 2; }
+  // Groups that were launched and not taken.
+  size_t running() const { return running_.size(); }
+  // Whether something goes on that only Advance finds out about.
+  bool in_progress() const { return state_ != State::kReady; }
+
+  // Launches the sends or receives of a group of 1 to kMaxOperations messages. Those that are sent are read from now
+  // on; all memory stays valid until the group was taken. Errors: those of Library::Check and CudaRuntime::Check; the
+  // lane is of no use then.
+  absl::Status Launch(Group group);
+
+  // Asks the communicator how it is: kPeerLost, kTransport.
+  absl::Status Advance();
+
+  // The oldest group, when it has ended; what was received is where it belongs. Empty: none has.
+  Group Take();
+  // All groups that did not end, after the communicator was ended.
+  std::vector<Group> Break();
+
+ private:
+  enum class State { kJoining, kReady, kLaunching, kBroken };
+  struct Staging {
+    std::byte* device = nullptr;
+    std::byte* pinned = nullptr;
+    size_t bytes = 0;
+  };
+
+  Lane(const Gpu& gpu, Side side) : gpu_(gpu), side_(side) {}
+  absl::Status Join(const UniqueId& id);
+  absl::Status Reserve(Staging* staging, size_t bytes);
+  void Free(Staging* staging);
+  absl::Status Post(const Group& group, std::byte* staged);
+  absl::Status AwaitEnd();
+
+  const Gpu gpu_;
+  const Side side_;
+  State state_ = State::kJoining;
+  Comm comm_ = nullptr;
+  cuda::Stream stream_ = nullptr;
+  Staging staging_[2];
+  std::deque<Group> running_;
+  uint64_t launched_ = 0, taken_ = 0;  // groups; group n uses staging_[n % 2]
+  std::shared_ptr<std::atomic<uint64_t>> ended_ = std::make_shared<std::atomic<uint64_t>>(0);
+};
+
+}  // namespace headrace::nccl
+
+#endif  // HEADRACE_LOADER_TRANSPORT_NCCL_LANE_H_

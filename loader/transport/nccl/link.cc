@@ -1,0 +1,211 @@
+#include "loader/transport/nccl/link.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/status.h"
+
+namespace headrace::nccl {
+namespace {
+
+absl::Status Broken(absl::string_view what) {
+  return Error(ErrorCode::kTransport, absl::StrCat("nccl: the peer breaks the protocol: ", what));
+}
+
+}  // namespace
+
+// A receive on the host and a send of device memory, or the other way round, go together: each end looks at its own.
+Message Link::MessageAt(OpId op, std::byte* memory, size_t bytes) const {
+  cuda::PointerAttributes attributes = {};
+  const bool known = gpu_.cuda->cudaPointerGetAttributes(&attributes, memory) == cuda::kSuccess;
+  return {op, memory, bytes, known && attributes.type == cuda::kDevice};
+}
+
+void Link::Say(const wire::Frame& frame) { out_->Queue(frame); }
+
+void Link::Send(OpId op, uint64_t tag, absl::Span<const std::byte> message) {
+  wire::Frame frame;
+  wire::Offer* offer = frame.mutable_offer();
+  offer->set_tag(tag);
+  offer->set_bytes(message.size());
+  const uint64_t number = offers_made_++;
+  // NCCL does not write to what it sends.
+  const Message sent = MessageAt(op, const_cast<std::byte*>(message.data()), message.size());
+  if (message.empty() || (message.size() <= kInlineBytes && !sent.on_device)) {
+    offer->set_content(message.data(), message.size());
+    Done(op);
+  } else {
+    offered_.emplace(number, sent);
+  }
+  Say(frame);
+}
+
+void Link::Receive(OpId op, uint64_t tag, absl::Span<std::byte> message) {
+  std::optional<Match> match = matching_.Add(tag, PostedReceive{op, message.data(), message.size()});
+  if (!match.has_value()) return;
+  if (absl::Status met = Met(*std::move(match)); !met.ok()) End(met);
+}
+
+absl::Status Link::Met(Match match) {
+  const PostedReceive& receive = match.receive;
+  const bool whole = match.offer.content.has_value();
+  if (match.offer.bytes != receive.bytes) {
+    Done(receive.op,
+         Error(ErrorCode::kTransport, absl::StrCat("nccl: a receive of ", receive.bytes, " bytes from peer ", id_,
+                                                   " met a message of ", match.offer.bytes)));
+    if (whole) return absl::OkStatus();
+    wire::Frame frame;
+    frame.set_refused(match.offer.number);
+    Say(frame);
+    return absl::OkStatus();
+  }
+  const Message message = MessageAt(receive.op, receive.to, receive.bytes);
+  if (!whole) {
+    matched_.push_back({match.offer.number, message});
+    return absl::OkStatus();
+  }
+  if (message.on_device) {
+    HR_RETURN_IF_ERROR(gpu_.cuda->Check(gpu_.cuda->cudaMemcpyAsync(receive.to, match.offer.content->data(),
+                                                                   receive.bytes, cuda::kMemcpyHostToDevice, nullptr),
+                                        "nccl: copying a message to the device"));
+    HR_RETURN_IF_ERROR(
+        gpu_.cuda->Check(gpu_.cuda->cudaStreamSynchronize(nullptr), "nccl: copying a message to the device"));
+  } else if (receive.bytes > 0) {
+    std::memcpy(receive.to, match.offer.content->data(), receive.bytes);
+  }
+  Done(receive.op);
+  return absl::OkStatus();
+}
+
+absl::Status Link::Take(const wire::Frame& frame) {
+  switch (frame.kind_case()) {
+    case wire::Frame::kOffer: {
+      IncomingOffer offer{offers_taken_++, frame.offer().bytes(), std::nullopt};
+      if (offer.bytes <= kInlineBytes && frame.offer().content().size() == offer.bytes) {
+        offer.content = frame.offer().content();
+      } else if (!frame.offer().content().empty()) {
+        return Broken("an offer's content is not of the size that it says");
+      }
+      std::optional<Match> match = matching_.Add(frame.offer().tag(), std::move(offer));
+      return match.has_value() ? Met(*std::move(match)) : absl::OkStatus();
+    }
+    case wire::Frame::kCommunicator: {
+      UniqueId id;
+      if (frame.communicator().size() != sizeof id || sending_ != nullptr) return Broken("a second communicator");
+      std::memcpy(&id, frame.communicator().data(), sizeof id);
+      HR_ASSIGN_OR_RETURN(sending_, Lane::Open(gpu_, Lane::Side::kSend, id));
+      return absl::OkStatus();
+    }
+    case wire::Frame::kGroup: {
+      Group group;
+      if (sending_ == nullptr || frame.group().offers().empty() ||
+          frame.group().offers_size() > static_cast<int>(Lane::kMaxOperations)) {
+        return Broken("a group without a communicator, or of too many messages");
+      }
+      for (uint64_t number : frame.group().offers()) {
+        const auto offer = offered_.find(number);
+        if (offer == offered_.end()) return Broken("it asks for what was not offered");
+        group.push_back(offer->second);
+        offered_.erase(offer);
+      }
+      asked_for_.push_back(std::move(group));
+      return absl::OkStatus();
+    }
+    case wire::Frame::kArrived:
+      groups_arrived_ = frame.arrived();
+      CompleteSent();
+      return absl::OkStatus();
+    case wire::Frame::kRefused: {
+      const auto offer = offered_.find(frame.refused());
+      if (offer == offered_.end()) return Broken("it refuses what was not offered");
+      Done(offer->second.op);  // its memory is free again, which is all that a send promises
+      offered_.erase(offer);
+      return absl::OkStatus();
+    }
+    default:
+      return Broken("an unknown frame, or a second hello");
+  }
+}
+
+absl::Status Link::Advance(bool may_send, bool may_receive) {
+  HR_RETURN_IF_ERROR(AdvanceReceiving(may_receive || receiving()));
+  return AdvanceSending(may_send || sending());
+}
+
+absl::Status Link::AdvanceReceiving(bool may_launch) {
+  if (!matched_.empty() && receiving_ == nullptr) {
+    UniqueId id;
+    HR_RETURN_IF_ERROR(gpu_.nccl->Check(gpu_.nccl->ncclGetUniqueId(&id), "making a communicator's id"));
+    HR_ASSIGN_OR_RETURN(receiving_, Lane::Open(gpu_, Lane::Side::kReceive, id));
+    wire::Frame frame;
+    frame.set_communicator(id.internal, sizeof id.internal);
+    Say(frame);
+  }
+  if (receiving_ == nullptr) return absl::OkStatus();
+  HR_RETURN_IF_ERROR(receiving_->Advance());
+  for (Group group = receiving_->Take(); !group.empty(); group = receiving_->Take()) {
+    for (const Message& message : group) Done(message.op);
+    wire::Frame frame;
+    frame.set_arrived(++arrived_);
+    Say(frame);
+  }
+  while (may_launch && !matched_.empty() && receiving_->ready()) {
+    wire::Frame frame;
+    Group group;
+    size_t bytes = 0;
+    while (!matched_.empty() && group.size() < Lane::kMaxOperations &&
+           (group.empty() || bytes + matched_.front().message.bytes <= Lane::kMaxGroupBytes)) {
+      bytes += matched_.front().message.bytes;
+      frame.mutable_group()->add_offers(matched_.front().offer);
+      group.push_back(matched_.front().message);
+      matched_.pop_front();
+    }
+    Say(frame);
+    HR_RETURN_IF_ERROR(receiving_->Launch(std::move(group)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Link::AdvanceSending(bool may_launch) {
+  if (sending_ == nullptr) return absl::OkStatus();
+  HR_RETURN_IF_ERROR(sending_->Advance());
+  for (Group group = sending_->Take(); !group.empty(); group = sending_->Take()) left_.push_back(std::move(group));
+  CompleteSent();
+  while (may_launch && !asked_for_.empty() && sending_->ready()) {
+    Group group = std::move(asked_for_.front());
+    asked_for_.pop_front();
+    HR_RETURN_IF_ERROR(sending_->Launch(std::move(group)));
+  }
+  return absl::OkStatus();
+}
+
+void Link::CompleteSent() {
+  while (!left_.empty() && groups_completed_ < groups_arrived_) {
+    for (const Message& message : left_.front()) Done(message.op);
+    left_.pop_front();
+    ++groups_completed_;
+  }
+}
+
+void Link::End(const absl::Status& why) {
+  if (lost_.ok()) lost_ = why;
+  const auto end = [&](const Group& group) {
+    for (const Message& message : group) Done(message.op, why);
+  };
+  for (Lane* lane : {receiving_.get(), sending_.get()}) {
+    if (lane == nullptr) continue;
+    for (const Group& group : lane->Break()) end(group);
+  }
+  receiving_.reset();
+  sending_.reset();
+  for (OpId op : matching_.Clear()) Done(op, why);
+  for (const Matched& matched : std::exchange(matched_, {})) Done(matched.message.op, why);
+  for (const auto& [number, message] : std::exchange(offered_, {})) Done(message.op, why);
+  for (const Group& group : std::exchange(asked_for_, {})) end(group);
+  for (const Group& group : std::exchange(left_, {})) end(group);
+  out_.reset();
+  in_.reset();
+}
+
+}  // namespace headrace::nccl

@@ -1,0 +1,105 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_NCCL_LINK_H_
+#define HEADRACE_LOADER_TRANSPORT_NCCL_LINK_H_
+
+// What an endpoint and one of its peers have going: their two connections, what was offered, and a lane each way.
+//
+//   this end                                  peer
+//   Send     -> Offer                 ->      meets a receive
+//            <- communicator, Group   <-      launches receives
+//   launches sends
+//   completed <- arrived              <-      the group ended; receives completed
+//
+// Used by one thread at a time, whose current device is the endpoint's.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "loader/transport/nccl/connection.h"
+#include "loader/transport/nccl/lane.h"
+#include "loader/transport/nccl/matching.h"
+#include "loader/transport/nccl/wire.pb.h"
+#include "loader/transport/transport.h"
+
+namespace headrace::nccl {
+
+class Link {
+ public:
+  // Messages up to this size travel with their offer.
+  static constexpr size_t kInlineBytes = 256;
+
+  // `out` was dialled. Completions are appended to `done`, which outlives the link.
+  Link(const Gpu& gpu, PeerId id, std::unique_ptr<Connection> out, std::vector<Completion>* done)
+      : gpu_(gpu), id_(id), out_(std::move(out)), done_(done) {}
+
+  // Not OK once the peer cannot be reached any more: why.
+  const absl::Status& lost() const { return lost_; }
+  bool has_incoming() const { return in_ != nullptr; }
+  Connection* out() { return out_.get(); }
+  Connection* in() { return in_.get(); }
+
+  // The peer dialled, too.
+  void Attach(std::unique_ptr<Connection> in) { in_ = std::move(in); }
+  void Send(OpId op, uint64_t tag, absl::Span<const std::byte> message);
+  void Receive(OpId op, uint64_t tag, absl::Span<std::byte> message);
+
+  // Takes a frame of the peer. kTransport: it breaks the protocol; the errors of Lane.
+  absl::Status Take(const wire::Frame& frame);
+  void Say(const wire::Frame& frame);
+
+  // Goes on with what is under way. Launches sends or receives where `may_send` and `may_receive` say that one more
+  // lane may run.
+  absl::Status Advance(bool may_send, bool may_receive);
+  bool sending() const { return sending_ != nullptr && sending_->running() > 0; }
+  bool receiving() const { return receiving_ != nullptr && receiving_->running() > 0; }
+  // Something goes on that nothing tells about.
+  bool in_progress() const {
+    return (sending_ != nullptr && sending_->in_progress()) || (receiving_ != nullptr && receiving_->in_progress());
+  }
+
+  // Ends everything with `why`, as completions of what is pending.
+  void End(const absl::Status& why);
+
+ private:
+  Message MessageAt(OpId op, std::byte* memory, size_t bytes) const;
+  absl::Status Met(Match match);
+  absl::Status AdvanceReceiving(bool may_launch);
+  absl::Status AdvanceSending(bool may_launch);
+  void CompleteSent();
+  void Done(OpId op, absl::Status status = absl::OkStatus()) { done_->push_back({op, std::move(status)}); }
+
+  const Gpu gpu_;
+  const PeerId id_;
+  std::unique_ptr<Connection> out_, in_;
+  std::vector<Completion>* const done_;
+  absl::Status lost_;
+
+  // Receiving.
+  struct Matched {
+    uint64_t offer = 0;
+    Message message;
+  };
+  uint64_t offers_taken_ = 0;
+  Matching matching_;
+  std::deque<Matched> matched_;
+  std::unique_ptr<Lane> receiving_;
+  uint64_t arrived_ = 0;  // groups
+
+  // Sending.
+  uint64_t offers_made_ = 0;
+  std::unordered_map<uint64_t, Message> offered_;
+  std::deque<Group> asked_for_;
+  std::unique_ptr<Lane> sending_;
+  std::deque<Group> left_;  // groups that ended here
+  uint64_t groups_completed_ = 0, groups_arrived_ = 0;
+};
+
+}  // namespace headrace::nccl
+
+#endif  // HEADRACE_LOADER_TRANSPORT_NCCL_LINK_H_

@@ -1,0 +1,87 @@
+#ifndef HEADRACE_LOADER_TRANSPORT_NCCL_MATCHING_H_
+#define HEADRACE_LOADER_TRANSPORT_NCCL_MATCHING_H_
+
+// Which receive a peer's message meets: by tag, in posting order. Pure.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "loader/transport/transport.h"
+
+namespace headrace::nccl {
+
+struct IncomingOffer {
+  uint64_t number = 0;
+  uint64_t bytes = 0;
+  std::optional<std::string> content;  // of a small message
+};
+
+struct PostedReceive {
+  OpId op = 0;
+  std::byte* to = nullptr;
+  size_t bytes = 0;
+};
+
+struct Match {
+  IncomingOffer offer;
+  PostedReceive receive;
+};
+
+class Matching {
+ public:
+  std::optional<Match> Add(uint64_t tag, IncomingOffer offer) {
+    Queues& queues = by_tag_[tag];
+    if (queues.receives.empty()) {
+      queues.offers.push_back(std::move(offer));
+      return std::nullopt;
+    }
+    Match match{std::move(offer), queues.receives.front()};
+    queues.receives.pop_front();
+    Forget(tag, queues);
+    return match;
+  }
+
+  std::optional<Match> Add(uint64_t tag, PostedReceive receive) {
+    Queues& queues = by_tag_[tag];
+    if (queues.offers.empty()) {
+      queues.receives.push_back(receive);
+      return std::nullopt;
+    }
+    Match match{std::move(queues.offers.front()), receive};
+    queues.offers.pop_front();
+    Forget(tag, queues);
+    return match;
+  }
+
+  // Forgets everything; the receives that met nothing.
+  std::vector<OpId> Clear() {
+    std::vector<OpId> waiting;
+    for (const auto& [tag, queues] : by_tag_) {
+      for (const PostedReceive& receive : queues.receives) waiting.push_back(receive.op);
+    }
+    by_tag_.clear();
+    return waiting;
+  }
+
+ private:
+  struct Queues {  // one of them is empty
+    std::deque<IncomingOffer> offers;
+    std::deque<PostedReceive> receives;
+  };
+
+  void Forget(uint64_t tag, const Queues& queues) {
+    if (queues.offers.empty() && queues.receives.empty()) by_tag_.erase(tag);
+  }
+
+  std::unordered_map<uint64_t, Queues> by_tag_;
+};
+
+}  // namespace headrace::nccl
+
+#endif  // HEADRACE_LOADER_TRANSPORT_NCCL_MATCHING_H_

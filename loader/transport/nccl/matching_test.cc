@@ -1,0 +1,49 @@
+#include "loader/transport/nccl/matching.h"
+
+#include <map>
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace headrace::nccl {
+namespace {
+
+// Whatever the order in which they come: within a tag the nth offer meets the nth receive, as soon as both are there.
+TEST(NcclMatchingTest, WithinATagInOrder) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    Matching matching;
+    std::map<uint64_t, std::vector<uint64_t>> offers, receives;  // by tag
+    size_t met = 0;
+    for (uint64_t step = 1; step <= 100; ++step) {
+      const uint64_t tag = random() % 4;
+      std::optional<Match> match;
+      if (random() % 2) {
+        offers[tag].push_back(step);
+        match = matching.Add(tag, IncomingOffer{step, 10, std::nullopt});
+      } else {
+        receives[tag].push_back(step);
+        match = matching.Add(tag, PostedReceive{step, nullptr, 10});
+      }
+      const size_t both = std::min(offers[tag].size(), receives[tag].size());
+      const bool complete = match.has_value();
+      ASSERT_EQ(complete, both > 0 && (offers[tag][both - 1] == step || receives[tag][both - 1] == step));
+      if (!complete) continue;
+      ++met;
+      EXPECT_EQ(match->offer.number, offers[tag][both - 1]);
+      EXPECT_EQ(match->receive.op, receives[tag][both - 1]);
+    }
+    size_t left = 0;
+    for (const auto& [tag, posted] : receives) {
+      left += posted.size() - std::min(posted.size(), offers[tag].size());
+    }
+    EXPECT_GT(met, 0u);
+    EXPECT_EQ(matching.Clear().size(), left);
+    EXPECT_TRUE(matching.Clear().empty());
+  }
+}
+
+}  // namespace
+}  // namespace headrace::nccl
