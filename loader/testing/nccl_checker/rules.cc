@@ -1,0 +1,168 @@
+#include "loader/testing/nccl_checker/rules.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "loader/testing/nccl_checker/options.h"
+
+namespace headrace::nccl_checker {
+namespace {
+
+#define NCCL_GUIDE "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/"
+#define CUDA_API "https://docs.nvidia.com/cuda/cuda-runtime-api/"
+
+constexpr nccl::Result kUsage = nccl::kInvalidUsage, kArgument = nccl::kInvalidArgument;
+
+// "Stricter:" marks rules that ask for more than the source does, and why.
+constexpr RuleText kRules[] = {
+    {Rule::kNone, "none", 0, "", ""},
+    {Rule::kCallInHostFunction, "call-in-host-function", kUsage,
+     "a host function calls nothing of CUDA, and so nothing of NCCL",
+     CUDA_API "group__CUDART__EXECUTION.html, cudaLaunchHostFunc"},
+    {Rule::kMemcpyKind, "memcpy-kind", kUsage, "a copy's kind says what its pointers are; memset wants device memory",
+     CUDA_API "group__CUDART__MEMORY.html, cudaMemcpyAsync: pointers that do not match the direction of the copy "
+              "result in undefined behavior"},
+    {Rule::kMemcpyBounds, "memcpy-bounds", kUsage, "a copy stays inside the allocations that it begins in",
+     CUDA_API "group__CUDART__MEMORY.html, cudaMemcpyAsync: cudaErrorInvalidValue; memory areas may not overlap"},
+    {Rule::kFree, "free", kUsage, "memory is freed once, by its base, with the call that goes with its allocation",
+     CUDA_API "group__CUDART__MEMORY.html, cudaFree, cudaFreeHost"},
+    {Rule::kFreeInUse, "free-in-use", kUsage, "memory outlives the work that uses it",
+     NCCL_GUIDE "usage/streams.html: operations are only enqueued when a call returns; " CUDA_API
+                "group__CUDART__MEMORY.html, cudaFree. Stricter: where cudaFree waits for the device, it waits for "
+                "peers inside a kernel of NCCL"},
+    {Rule::kIpcBase, "ipc-base", kUsage, "a handle is taken from the base of device memory of this process",
+     CUDA_API "group__CUDART__DEVICE.html, cudaIpcGetMemHandle: base of an existing device memory allocation"},
+    {Rule::kIpcFreeOpen, "ipc-free-open", kUsage, "exported memory is freed after its importers closed it",
+     CUDA_API "group__CUDART__DEVICE.html, cudaIpcOpenMemHandle: cudaFree on an exported region before "
+              "cudaIpcCloseMemHandle in the importing context is undefined behavior"},
+    {Rule::kStreamHandle, "stream-handle", kUsage, "a stream lives: it was created and not destroyed",
+     CUDA_API "group__CUDART__STREAM.html, cudaStreamDestroy"},
+    {Rule::kStreamDevice, "stream-device", kUsage,
+     "an event is recorded, and a kernel launched, in a stream of its own device",
+     CUDA_API "group__CUDART__EVENT.html, cudaEventRecord: event and stream on the same device; CUDA C++ programming "
+              "guide, Stream and Event Behavior; " NCCL_GUIDE "usage/communicators.html: a device for each rank"},
+    {Rule::kStreamDestroyBusy, "stream-destroy-busy", kUsage, "a stream is destroyed when its work is done",
+     CUDA_API "group__CUDART__STREAM.html, cudaStreamDestroy. Stricter: CUDA lets the work go on, which then outlives "
+              "what its owner knows"},
+    {Rule::kStreamBeforeLaunch, "stream-before-launch", kUsage,
+     "a stream of a group of a non-blocking communicator is used again when the asynchronous state is ncclSuccess",
+     NCCL_GUIDE "usage/groups.html, Nonblocking Group Operation: ncclGroupEnd may return while the kernels are still "
+                "being issued; only after ncclSuccess are they in the stream"},
+    {Rule::kEventHandle, "event-handle", kUsage, "an event lives: it was created and not destroyed",
+     CUDA_API "group__CUDART__EVENT.html, cudaEventDestroy"},
+    {Rule::kEventDestroyBusy, "event-destroy-busy", kUsage, "an event is destroyed when it is complete",
+     CUDA_API "group__CUDART__EVENT.html, cudaEventDestroy. Stricter: CUDA allows it, but then nobody can wait for "
+              "the work before it"},
+    {Rule::kCommHandle, "comm-handle", kArgument, "a communicator is one that an init made",
+     NCCL_GUIDE "api/comms.html; src/misc/argcheck.cc, PtrCheck and CommCheck"},
+    {Rule::kCommAfterFree, "comm-after-free", kArgument, "no call on a communicator after its destroy or abort",
+     NCCL_GUIDE "api/comms.html, ncclCommDestroy: no longer accessed after ncclCommDestroy returns"},
+    {Rule::kCommBeforeReady, "comm-before-ready", kArgument,
+     "while a communicator is in progress, only ncclCommGetAsyncError and ncclCommAbort",
+     "src/init.cc, ncclCommEnsureReady: Attempt to use communicator before the previous operation returned "
+     "ncclSuccess; " NCCL_GUIDE "usage/communicators.html"},
+    {Rule::kCommAfterFinalize, "comm-after-finalize", kUsage, "after ncclCommFinalize only destroy, abort and queries",
+     NCCL_GUIDE "usage/communicators.html, Finalizing a communicator; src/init.cc, ncclCommFinalize: Communicator "
+                "already finalized"},
+    {Rule::kCommConfig, "comm-config", kArgument, "a configuration begins with its size, magic and version",
+     "nccl.h, NCCL_CONFIG_INITIALIZER: not initialized config will result in NCCL error"},
+    {Rule::kRankRange, "rank-range", kArgument, "0 <= rank < ranks",
+     "nccl.h, ncclCommInitRank: rank must be between 0 and nranks-1"},
+    {Rule::kIdForeign, "id-foreign", kArgument, "an id was made by ncclGetUniqueId",
+     "nccl.h, ncclGetUniqueId; " NCCL_GUIDE "api/comms.html"},
+    {Rule::kIdReuse, "id-reuse", kUsage, "an id makes one communicator, with each rank once",
+     "nccl.h, ncclCommInitRank: rank unique within a communicator clique; " NCCL_GUIDE
+     "api/comms.html, ncclGetUniqueId: called once when creating a communicator"},
+    {Rule::kInitMismatch, "init-mismatch", kArgument, "all ranks of an id say the same number of ranks",
+     "src/bootstrap.cc, bootstrapRoot: mismatch in rank count from procs"},
+    {Rule::kDuplicateGpu, "duplicate-gpu", kUsage, "one rank of a communicator on each device",
+     "src/init.cc: Duplicate GPU detected; " NCCL_GUIDE "usage/communicators.html; NCCL_MULTI_RANK_GPU_ENABLE=1 since "
+     "2.30"},
+    {Rule::kDestroyUnfinalized, "destroy-unfinalized", kUsage,
+     "a non-blocking communicator is destroyed after ncclCommFinalize, once its state is ncclSuccess",
+     NCCL_GUIDE "usage/communicators.html, Destroying a communicator; api/comms.html, ncclCommDestroy. Stricter: "
+                "without it ncclCommDestroy would block"},
+    {Rule::kDestroyBusy, "destroy-busy", kUsage, "a communicator is destroyed when its work is done",
+     NCCL_GUIDE "api/comms.html, ncclCommDestroy, ncclCommAbort: aborting is what ends outstanding work"},
+    {Rule::kGroupUnbalanced, "group-unbalanced", kUsage, "ncclGroupEnd has its ncclGroupStart",
+     "src/group.cc, ncclGroupEndInternal: ncclGroupEnd: not in a group call"},
+    {Rule::kGroupOpenAtThreadEnd, "group-open-at-thread-end", kUsage, "a thread closes its groups",
+     NCCL_GUIDE "usage/groups.html: a group is a thread's; all calls until ncclGroupEnd belong to it"},
+    {Rule::kGroupMixedBlocking, "group-mixed-blocking", kArgument,
+     "blocking and non-blocking communicators are not in one group",
+     "src/group.cc, ncclGroupCommJoin's callers: Blocking and nonblocking communicators are not allowed in the same "
+     "group"},
+    {Rule::kGroupCap, "group-cap", kUsage, "a group has no more operations of a rank than a launch plan holds",
+     "https://github.com/NVIDIA/Megatron-LM/pull/7189: each rank cuts larger groups by itself, and the parts wait for "
+     "each other; src/enqueue.cc, ncclLaunchPrepare"},
+    {Rule::kGroupCut, "group-cut", kUsage, "what two ranks exchange is cut into groups alike at both ends",
+     "https://github.com/NVIDIA/Megatron-LM/pull/7189; " NCCL_GUIDE
+     "usage/p2p.html: operations that need to progress concurrently are in one group"},
+    {Rule::kSelfUnmatched, "self-unmatched", kUsage, "a send to oneself has its receive in the same group",
+     "src/enqueue.cc: Trying to send to self without a matching recv"},
+    {Rule::kMatchCount, "match-count", kUsage, "a receive has the count of its send, in the order of issue",
+     NCCL_GUIDE "api/p2p.html: needs to be called with the same datatype and count"},
+    {Rule::kMatchType, "match-type", kUsage, "a receive has the type of its send, in the order of issue",
+     NCCL_GUIDE "api/p2p.html: needs to be called with the same datatype and count"},
+    {Rule::kArgument, "argument", kArgument, "peers are ranks of the communicator, types are NCCL's",
+     "src/misc/argcheck.cc, ArgsCheck"},
+    {Rule::kBufferMemory, "buffer-memory", kArgument,
+     "buffers are device memory of the communicator's device, whole, until the kernel has ended",
+     NCCL_GUIDE "usage/data.html, Data Pointers; src/misc/argcheck.cc, CudaPtrCheck. Stricter: memory of the host and "
+                "of other devices that a kernel could reach is refused"},
+    {Rule::kCtas, "ctas", kUsage, "the kernels that run on a device at once fit on it together",
+     NCCL_GUIDE "usage/communicators.html, Using multiple NCCL communicators concurrently; "
+                "https://github.com/NVIDIA/nccl/issues/195; ncclConfig_t maxCTAs"},
+    {Rule::kDeadlock, "deadlock", kUsage, "what a kernel waits for comes",
+     NCCL_GUIDE "usage/p2p.html: point-to-point calls block until both sides are there; usage/groups.html"},
+};
+
+constexpr bool InOrder() {
+  int i = 0;
+  for (const RuleText& text : kRules) {
+    if (static_cast<int>(text.rule) != i++) return false;
+  }
+  return i == static_cast<int>(Rule::kDeadlock) + 1;
+}
+static_assert(InOrder());
+
+void Tell(Rule rule, const std::string& detail) {
+  const std::string line = std::string("NCCL CHECKER: ") + TextOf(rule).id + ": " + detail + " (" + TextOf(rule).says +
+                           "; " + TextOf(rule).source + ")\n";
+  // One write, so that lines of several processes do not mix.
+  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  if (const std::string& file = options().violations_file; !file.empty()) {
+    const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+      written = write(fd, line.data(), line.size());
+      close(fd);
+    }
+  }
+  if (options().abort_on_violation) std::abort();
+}
+
+}  // namespace
+
+thread_local bool t_in_host_function = false;
+
+const RuleText& TextOf(Rule rule) { return kRules[static_cast<int>(rule)]; }
+
+nccl::Result Violation(Rule rule, const std::string& detail) {
+  Tell(rule, detail);
+  return TextOf(rule).result;
+}
+
+cuda::Error CudaViolation(Rule rule, const std::string& detail, cuda::Error error) {
+  Tell(rule, detail);
+  return error;
+}
+
+bool CalledFromHostFunction(const char* call) {
+  if (!t_in_host_function) return false;
+  Tell(Rule::kCallInHostFunction, std::string(call) + " was called by a function of cudaLaunchHostFunc");
+  return true;
+}
+
+}  // namespace headrace::nccl_checker
