@@ -19,9 +19,11 @@ void Sending::Stop() {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
+  // The transport may be gone once it was stopped.
+  if (!thread_.joinable()) return;
   told_something_.notify_all();
   outlet_->Wake();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void Sending::Tell(Told told) {
