@@ -23,6 +23,7 @@ using testing::HasUcx;
 using testing::Job;
 using testing::JobConfig;
 using testing::OnMemory;
+using testing::OnNcclChecker;
 using testing::OnTransport;
 using testing::SideMemory;
 using testing::Soon;
@@ -45,7 +46,7 @@ std::vector<Way> Ways() {
   std::vector<Way> ways = {{"mapped, shadow", OnMemory(true), hosts},   {"mapped, in place", OnMemory(true), off},
                            {"streams, shadow", OnMemory(false), hosts}, {"streams, in place", OnMemory(false), off},
                            {"streams, mixed", OnMemory(false), mixed},  {"host, shadow", OnTransport("host"), hosts},
-                           {"host, mixed", OnTransport("host"), mixed}};
+                           {"host, mixed", OnTransport("host"), mixed}, {"nccl, mixed", OnNcclChecker(), mixed}};
   if (HasUcx()) ways.push_back({"ucx, mixed", OnTransport("ucx"), mixed});
   return ways;
 }
@@ -174,7 +175,9 @@ TEST(EndToEndTest, AWorkerIsInterruptedWhileItWaitsForBytes) {
   memory.map = false;
   MemoryFabric fabric(memory);
   const auto endpoint = [&] { return fabric.NewEndpoint(); };
-  std::vector<Way> ways = {{"lost", endpoint, {Shadow::kHost}}, {"held", endpoint, {Shadow::kOff}}};
+  std::vector<Way> ways = {{"lost", endpoint, {Shadow::kHost}},
+                           {"held", endpoint, {Shadow::kOff}},
+                           {"held, nccl", OnNcclChecker(), {Shadow::kHost}}};
   if (HasUcx()) ways.push_back({"held, ucx", OnTransport("ucx"), {Shadow::kHost}});
   for (const Way& way : ways) {
     SCOPED_TRACE(way.name);

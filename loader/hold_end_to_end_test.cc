@@ -28,6 +28,7 @@ using testing::Job;
 using testing::JobConfig;
 using testing::MakeTransport;
 using testing::OnMemory;
+using testing::OnNcclChecker;
 using testing::OnTransport;
 using testing::Soon;
 using testing::TwoEngines;
@@ -42,7 +43,8 @@ std::vector<std::pair<std::string, MakeTransport>> Ways() {
   std::vector<std::pair<std::string, MakeTransport>> ways = {{"mapped", OnMemory(true)},
                                                              {"mapped, not read", OnMemory(NotRead())},
                                                              {"messages", OnMemory(false)},
-                                                             {"host", OnTransport("host")}};
+                                                             {"host", OnTransport("host")},
+                                                             {"nccl", OnNcclChecker()}};
   if (HasUcx()) ways.emplace_back("ucx", OnTransport("ucx"));
   return ways;
 }

@@ -25,6 +25,7 @@ using testing::Job;
 using testing::JobConfig;
 using testing::MakeTransport;
 using testing::OnMemory;
+using testing::OnNcclChecker;
 using testing::OnTransport;
 using testing::SideMemory;
 using testing::Soon;
@@ -38,7 +39,8 @@ struct Way {
 std::vector<Way> Ways() {
   std::vector<Way> ways = {{"mapped, shadow", OnMemory(true), Shadow::kHost},
                            {"streams, in place", OnMemory(false), Shadow::kOff},
-                           {"host, in place", OnTransport("host"), Shadow::kOff}};
+                           {"host, in place", OnTransport("host"), Shadow::kOff},
+                           {"nccl, in place", OnNcclChecker(), Shadow::kOff}};
   if (HasUcx()) ways.push_back({"ucx, shadow", OnTransport("ucx"), Shadow::kHost});
   return ways;
 }

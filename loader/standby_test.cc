@@ -24,12 +24,15 @@ using testing::Job;
 using testing::JobConfig;
 using testing::MakeTransport;
 using testing::OnMemory;
+using testing::OnNcclChecker;
 using testing::OnTransport;
 using testing::Soon;
 
 std::vector<std::pair<std::string, MakeTransport>> Ways() {
-  std::vector<std::pair<std::string, MakeTransport>> ways = {
-      {"mapped", OnMemory(true)}, {"messages", OnMemory(false)}, {"host", OnTransport("host")}};
+  std::vector<std::pair<std::string, MakeTransport>> ways = {{"mapped", OnMemory(true)},
+                                                             {"messages", OnMemory(false)},
+                                                             {"host", OnTransport("host")},
+                                                             {"nccl", OnNcclChecker()}};
   if (HasUcx()) ways.emplace_back("ucx", OnTransport("ucx"));
   return ways;
 }

@@ -24,11 +24,12 @@ using testing::Job;
 using testing::JobConfig;
 using testing::MakeTransport;
 using testing::OnMemory;
+using testing::OnNcclChecker;
 using testing::OnTransport;
 
-// Memory, and UCX where it is installed.
+// Messages: over memory, NCCL, and UCX where it is installed.
 std::vector<MakeTransport> Ways() {
-  std::vector<MakeTransport> ways = {OnMemory(/*map=*/false)};
+  std::vector<MakeTransport> ways = {OnMemory(/*map=*/false), OnNcclChecker()};
   if (HasUcx()) ways.push_back(OnTransport("ucx"));
   return ways;
 }

@@ -3,6 +3,8 @@
 
 // Test only. What makes the endpoints of a job's members.
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "loader/transport/factory.h"
 #include "loader/transport/memory/memory.h"
+#include "loader/transport/nccl/nccl.h"
 
 namespace headrace::testing {
 
@@ -30,6 +33,24 @@ inline MakeTransport OnMemory(bool map) {
 inline MakeTransport OnTransport(const std::string& name) {
   return [name] {
     auto transport = NewTransport(name);
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return *std::move(transport);
+  };
+}
+
+// A file of the tests' runfiles.
+inline constexpr char kNcclChecker[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
+
+// Endpoints of "nccl" on the GPUs of nccl_checker/, in turn.
+inline MakeTransport OnNcclChecker() {
+  return [] {
+    // A job may have more endpoints than there are GPUs. The checker reads the variable once.
+    static const bool shared = setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0) == 0;
+    static std::atomic<int> next{0};
+    NcclOptions options;
+    options.gpu = next++;
+    options.libraries = {.cuda_runtime = kNcclChecker, .nccl = kNcclChecker, .multi_rank_gpu = shared};
+    auto transport = NewNcclTransport(options);
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
   };

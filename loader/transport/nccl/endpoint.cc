@@ -26,7 +26,7 @@ constexpr int kMaxLanes = 16;
 constexpr int kMultiRankVersion = 23000;
 constexpr size_t kMaxCallers = 4096;
 constexpr absl::Duration kHelloTime = absl::Seconds(10);
-constexpr absl::Duration kLateFrames = absl::Seconds(1);  // of a peer that closed the connection to it
+constexpr absl::Duration kLateFrames = absl::Seconds(1);  // of a peer that seems to be lost
 constexpr absl::Duration kCloseTime = absl::Milliseconds(250);
 // How often to ask about what nothing tells: joining, launching; and whether what runs failed.
 constexpr absl::Duration kProgressTurn = absl::Microseconds(300);
@@ -41,9 +41,7 @@ uint64_t ThisHost() {
   return hash;
 }
 
-absl::Status PeerClosed(PeerId id) {
-  return Error(ErrorCode::kPeerLost, absl::StrCat("nccl: peer ", id, " closed its connection: it ended"));
-}
+absl::Status PeerClosed() { return Error(ErrorCode::kPeerLost, "nccl: the peer closed its connection: it ended"); }
 
 }  // namespace
 
@@ -112,35 +110,46 @@ wire::Frame NcclTransport::HelloTo(const Cookie& cookie) const {
 absl::StatusOr<PeerId> NcclTransport::Connect(absl::string_view address, absl::Time deadline) {
   HR_RETURN_IF_ERROR(aborted_);
   HR_ASSIGN_OR_RETURN(const Address to, ParseAddress(address));
-  for (const auto& [id, peer] : peers_) {
-    if (peer.address == address) return id;
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.address == address; });
+  if (peer != peers_.end() && peer->id == 0 && !peer->link->lost().ok()) {
+    peers_.erase(peer);
+    peer = peers_.end();
   }
-  HR_ASSIGN_OR_RETURN(Descriptor socket, Dial(to.ip, to.port, deadline));
-  auto connection = std::make_unique<Connection>(std::move(socket));
-  connection->Queue(HelloTo(to.cookie));
-  const PeerId id = next_peer_++;
-  Peer& peer = peers_[id];
-  peer.address = std::string(address);
-  peer.link = std::make_unique<Link>(gpu_, id, std::move(connection), &done_);
-  peer.link->out()->Flush();
-  Introduce();
-  return id;
+  if (peer == peers_.end()) {
+    HR_ASSIGN_OR_RETURN(Descriptor socket, Dial(to.ip, to.port, deadline));
+    auto connection = std::make_unique<Connection>(std::move(socket));
+    connection->Queue(HelloTo(to.cookie));
+    connection->Flush();
+    peer = peers_.emplace(peers_.end());
+    peer->address = std::string(address);
+    peer->link = std::make_unique<Link>(gpu_, std::move(connection), &done_);
+    Introduce();
+  }
+  if (peer->id == 0) peer->id = next_peer_++;
+  return peer->id;
+}
+
+NcclTransport::Peer* NcclTransport::Find(PeerId id) {
+  const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.id == id; });
+  return id == 0 || peer == peers_.end() ? nullptr : &*peer;
 }
 
 void NcclTransport::Disconnect(PeerId id) {
-  const auto peer = peers_.find(id);
-  if (peer == peers_.end()) return;
+  Peer* peer = Find(id);
+  if (peer == nullptr) return;
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
-  if (Connection* out = peer->second.link->out()) out->Flush();
-  peer->second.link->End(Error(ErrorCode::kAborted, absl::StrCat("nccl: peer ", id, " was disconnected")));
-  peers_.erase(peer);
+  peer->id = 0;
+  if (!peer->link->lost().ok()) return;
+  peer->link->GiveUp(Error(ErrorCode::kAborted, absl::StrCat("nccl: peer ", id, " was disconnected")));
+  peer->link->out()->Flush();
 }
 
 absl::StatusOr<Link*> NcclTransport::Reach(PeerId id, uint64_t tag, size_t size) {
   HR_RETURN_IF_ERROR(aborted_);
-  const auto peer = peers_.find(id);
-  if (peer == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat("nccl: no peer ", id, " here"));
-  HR_RETURN_IF_ERROR(peer->second.link->lost());
+  const Peer* peer = Find(id);
+  if (peer == nullptr) return Error(ErrorCode::kTransport, absl::StrCat("nccl: no peer ", id, " here"));
+  HR_RETURN_IF_ERROR(peer->link->lost());
   if (tag >> kTagBits != 0) {
     return Error(ErrorCode::kTransport, absl::StrCat("nccl: tag ", tag, " has more than ", kTagBits, " bits"));
   }
@@ -148,19 +157,22 @@ absl::StatusOr<Link*> NcclTransport::Reach(PeerId id, uint64_t tag, size_t size)
     return Error(ErrorCode::kTransport,
                  absl::StrCat("nccl: a message of ", size, " bytes is above the limit of ", kMaxMessageBytes));
   }
-  return peer->second.link.get();
+  return peer->link.get();
 }
 
 absl::StatusOr<OpId> NcclTransport::Send(PeerId peer, uint64_t tag, absl::Span<const std::byte> message) {
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
   HR_ASSIGN_OR_RETURN(Link * link, Reach(peer, tag, message.size()));
   const OpId op = next_op_++;
   link->Send(op, tag, message);
+  // What is small is sent already, so that nobody needs to poll for it; a broken connection shows in Poll.
+  link->out()->Flush();
   return op;
 }
 
 absl::StatusOr<OpId> NcclTransport::Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) {
-  HR_ASSIGN_OR_RETURN(Link * link, Reach(peer, tag, message.size()));
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  HR_ASSIGN_OR_RETURN(Link * link, Reach(peer, tag, message.size()));
   const OpId op = next_op_++;
   link->Receive(op, tag, message);
   return op;
@@ -192,7 +204,7 @@ void NcclTransport::Abort(const absl::Status& reason) {
   if (!aborted_.ok()) return;
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
   aborted_ = Error(ErrorCode::kAborted, reason.message());
-  for (auto& [id, peer] : peers_) peer.link->End(aborted_);
+  for (Peer& peer : peers_) peer.link->End(aborted_);
   peers_.clear();
   callers_.clear();
   listener_.socket.Reset();
@@ -201,10 +213,10 @@ void NcclTransport::Abort(const absl::Status& reason) {
 absl::Time NcclTransport::LookAgain() const {
   absl::Time soonest = absl::InfiniteFuture();
   const absl::Time now = absl::Now();
-  for (const auto& [id, peer] : peers_) {
+  for (const Peer& peer : peers_) {
     if (peer.link->in_progress()) soonest = std::min(soonest, now + kProgressTurn);
     if (peer.link->sending() || peer.link->receiving()) soonest = std::min(soonest, now + kHealthTurn);
-    soonest = std::min(soonest, peer.closed_at);
+    soonest = std::min(soonest, peer.given_up_at);
   }
   for (const Caller& caller : callers_) soonest = std::min(soonest, caller.deadline);
   return soonest;
@@ -223,16 +235,19 @@ void NcclTransport::Look(absl::Time until) {
     events.push_back({caller.connection->socket(), static_cast<short>(caller.known ? POLLRDHUP : POLLIN), 0});
     then.push_back([this, &caller] { Hear(caller); });
   }
-  for (auto& [id, peer] : peers_) {
-    if (Connection* out = peer.link->out(); out != nullptr && peer.closed_at == absl::InfiniteFuture()) {
+  for (Peer& peer : peers_) {
+    if (Connection* out = peer.link->out(); out != nullptr && !peer.out_closed) {
       events.push_back({out->socket(), static_cast<short>(POLLIN | (out->unwritten() ? POLLOUT : 0)), 0});
-      then.push_back([this, id = id, &peer, at = events.size() - 1, &events] {
-        if ((events[at].revents & ~POLLOUT) != 0) Closed(id, peer);
+      then.push_back([this, &peer, at = events.size() - 1, &events] {
+        // Nobody writes to it.
+        if ((events[at].revents & ~POLLOUT) == 0) return;
+        peer.out_closed = true;
+        Suspect(peer, PeerClosed());
       });
     }
     if (Connection* in = peer.link->in()) {
       events.push_back({in->socket(), POLLIN, 0});
-      then.push_back([this, id = id, &peer] { Hear(id, peer); });
+      then.push_back([this, &peer] { Hear(peer); });
     }
   }
   const absl::Duration wait = std::max(std::min(until, LookAgain()) - absl::Now(), absl::ZeroDuration());
@@ -244,9 +259,10 @@ void NcclTransport::Look(absl::Time until) {
   callers_.remove_if(
       [now = absl::Now()](const Caller& caller) { return caller.connection == nullptr || caller.deadline < now; });
   Introduce();
-  for (auto& [id, peer] : peers_) {
-    if (peer.link->lost().ok() && peer.closed_at < absl::Now()) peer.link->End(PeerClosed(id));
+  for (Peer& peer : peers_) {
+    if (peer.link->lost().ok() && peer.given_up_at < absl::Now()) peer.link->End(peer.suspicion);
   }
+  peers_.remove_if([](const Peer& peer) { return peer.id == 0 && !peer.link->lost().ok(); });
 }
 
 void NcclTransport::TakeCallers() {
@@ -280,6 +296,10 @@ void NcclTransport::Hear(Caller& caller) {
   }
   caller.known = true;
   caller.hello = frames.front().hello();
+  // Of one peer the newest counts.
+  for (Caller& other : callers_) {
+    if (&other != &caller && other.known && other.hello.address() == caller.hello.address()) other.connection.reset();
+  }
   caller.deadline = absl::InfiniteFuture();
 }
 
@@ -294,70 +314,79 @@ absl::Status NcclTransport::CheckGpus(const wire::Hello& hello) const {
 }
 
 void NcclTransport::Introduce() {
-  for (auto& [id, peer] : peers_) {
+  for (Peer& peer : peers_) {
     for (auto caller = callers_.begin(); caller != callers_.end();) {
-      if (!caller->known || caller->hello.address() != peer.address || !peer.link->lost().ok()) {
+      if (caller->connection == nullptr || !caller->known || caller->hello.address() != peer.address ||
+          !peer.link->lost().ok()) {
         ++caller;
       } else if (peer.link->in() != nullptr) {
-        // It gave the link up and made another, which waits until this end does so, too.
-        peer.link->End(PeerClosed(id));
+        // It lost its connection and made another, which waits until this end has done so, too.
+        Hear(peer);
+        peer.link->End(PeerClosed());
       } else if (absl::Status gpus = CheckGpus(caller->hello); !gpus.ok()) {
         peer.link->End(gpus);
       } else {
         peer.link->Attach(std::move(caller->connection));
         caller = callers_.erase(caller);
-        Hear(id, peer);
+        Hear(peer);
       }
     }
   }
 }
 
-void NcclTransport::Closed(PeerId id, Peer& peer) {
-  // What the peer wrote before it ended comes over the other connection, which ends, too.
-  if (peer.link->in() != nullptr) {
-    peer.closed_at = absl::Now() + kLateFrames;
-  } else {
-    peer.link->End(PeerClosed(id));
-  }
+void NcclTransport::Suspect(Peer& peer, const absl::Status& why) {
+  if (peer.link->in() == nullptr) return peer.link->End(why);
+  if (peer.given_up_at != absl::InfiniteFuture()) return;
+  peer.suspicion = why;
+  peer.given_up_at = absl::Now() + kLateFrames;
+  peer.broken_off = peer.link->broken_off();
 }
 
-void NcclTransport::Hear(PeerId id, Peer& peer) {
+void NcclTransport::Hear(Peer& peer) {
   if (peer.link->in() == nullptr) return;
   std::vector<wire::Frame> frames;
   const bool open = peer.link->in()->Read(&frames);
   for (const wire::Frame& frame : frames) {
     if (absl::Status taken = peer.link->Take(frame); !taken.ok()) return peer.link->End(taken);
   }
-  if (!open) peer.link->End(PeerClosed(id));
+  if (!open) return peer.link->End(PeerClosed());
+  // The communicator that failed was given up by the peer, which lives.
+  if (peer.broken_off != peer.link->broken_off() && !peer.out_closed) {
+    peer.suspicion = absl::OkStatus();
+    peer.given_up_at = absl::InfiniteFuture();
+  }
 }
 
 void NcclTransport::AdvanceLinks() {
   int sending = 0, receiving = 0;
-  for (const auto& [id, peer] : peers_) {
+  for (const Peer& peer : peers_) {
     sending += peer.link->sending();
     receiving += peer.link->receiving();
   }
-  const auto advance = [&](PeerId id, Peer& peer) {
+  for (Peer& peer : peers_) {
     Link& link = *peer.link;
-    if (!link.lost().ok()) return;
+    if (!link.lost().ok()) continue;
     sending -= link.sending();
     receiving -= link.receiving();
-    if (absl::Status status = link.Advance(sending < kMaxLanes, receiving < kMaxLanes); !status.ok()) link.End(status);
+    absl::Status status;
+    if (peer.suspicion.ok()) status = link.Advance(sending < kMaxLanes, receiving < kMaxLanes);
+    if (HasCode(status, ErrorCode::kPeerLost)) {
+      Suspect(peer, status);
+    } else if (!status.ok()) {
+      link.End(status);
+    }
     sending += link.sending();
     receiving += link.receiving();
-    if (Connection* out = link.out(); out != nullptr && !out->Flush()) Closed(id, peer);
-  };
+    if (link.out() != nullptr) link.out()->Flush();
+  }
   // Whoever was first is last the next time.
-  const auto first = peers_.upper_bound(first_served_);
-  for (auto it = first; it != peers_.end(); ++it) advance(it->first, it->second);
-  for (auto it = peers_.begin(); it != first; ++it) advance(it->first, it->second);
-  first_served_ = first == peers_.end() ? 0 : first->first;
+  if (peers_.size() > 1) peers_.splice(peers_.end(), peers_, peers_.begin());
 }
 
 void NcclTransport::Flush(absl::Time deadline) {
   while (true) {
     std::vector<pollfd> events;
-    for (auto& [id, peer] : peers_) {
+    for (Peer& peer : peers_) {
       Connection* out = peer.link->out();
       if (out != nullptr && out->Flush() && out->unwritten()) events.push_back({out->socket(), POLLOUT, 0});
     }

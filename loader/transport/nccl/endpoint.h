@@ -50,13 +50,18 @@ class NcclTransport : public Transport {
   };
   struct Peer {
     std::string address;
+    PeerId id = 0;  // 0: this endpoint's user disconnected; the link stays, for when he connects again
     std::unique_ptr<Link> link;
-    // The peer closed the connection to which this end writes; what it wrote before may still arrive.
-    absl::Time closed_at = absl::InfiniteFuture();
+    bool out_closed = false;  // the connection to which this end writes
+    // The peer seems to be lost; what it wrote before may still arrive, and say more, until this time.
+    absl::Status suspicion;
+    absl::Time given_up_at = absl::InfiniteFuture();
+    uint64_t broken_off = 0;  // Link's, at the suspicion
   };
 
   // The link, when operations with the peer may be posted.
   absl::StatusOr<Link*> Reach(PeerId peer, uint64_t tag, size_t size);
+  Peer* Find(PeerId peer);
   absl::Status CheckGpus(const wire::Hello& hello) const;
   wire::Frame HelloTo(const Cookie& cookie) const;
 
@@ -66,8 +71,8 @@ class NcclTransport : public Transport {
   void Look(absl::Time until);
   void TakeCallers();
   void Hear(Caller& caller);
-  void Hear(PeerId id, Peer& peer);
-  void Closed(PeerId id, Peer& peer);
+  void Hear(Peer& peer);
+  void Suspect(Peer& peer, const absl::Status& why);
   void Introduce();
   void AdvanceLinks();
   void Flush(absl::Time deadline);
@@ -86,9 +91,8 @@ class NcclTransport : public Transport {
   PeerId next_peer_ = 1;
   OpId next_op_ = 1;
   std::vector<Completion> done_;
-  std::map<PeerId, Peer> peers_;
+  std::list<Peer> peers_;
   std::list<Caller> callers_;
-  PeerId first_served_ = 0;  // of the peers, in turn
 };
 
 }  // namespace headrace::nccl

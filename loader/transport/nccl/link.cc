@@ -13,6 +13,10 @@ absl::Status Broken(absl::string_view what) {
   return Error(ErrorCode::kTransport, absl::StrCat("nccl: the peer breaks the protocol: ", what));
 }
 
+void Append(const Group& group, std::vector<OpId>* ops) {
+  for (const Message& message : group) ops->push_back(message.op);
+}
+
 }  // namespace
 
 // A receive on the host and a send of device memory, or the other way round, go together: each end looks at its own.
@@ -51,9 +55,8 @@ absl::Status Link::Met(Match match) {
   const PostedReceive& receive = match.receive;
   const bool whole = match.offer.content.has_value();
   if (match.offer.bytes != receive.bytes) {
-    Done(receive.op,
-         Error(ErrorCode::kTransport, absl::StrCat("nccl: a receive of ", receive.bytes, " bytes from peer ", id_,
-                                                   " met a message of ", match.offer.bytes)));
+    Done(receive.op, Error(ErrorCode::kTransport, absl::StrCat("nccl: a receive of ", receive.bytes,
+                                                               " bytes met a message of ", match.offer.bytes)));
     if (whole) return absl::OkStatus();
     wire::Frame frame;
     frame.set_refused(match.offer.number);
@@ -91,13 +94,15 @@ absl::Status Link::Take(const wire::Frame& frame) {
       return match.has_value() ? Met(*std::move(match)) : absl::OkStatus();
     }
     case wire::Frame::kCommunicator: {
+      if (frame.communicator().give_ups() != give_ups_) return absl::OkStatus();
       UniqueId id;
-      if (frame.communicator().size() != sizeof id || sending_ != nullptr) return Broken("a second communicator");
-      std::memcpy(&id, frame.communicator().data(), sizeof id);
+      if (frame.communicator().id().size() != sizeof id || sending_ != nullptr) return Broken("a second communicator");
+      std::memcpy(&id, frame.communicator().id().data(), sizeof id);
       HR_ASSIGN_OR_RETURN(sending_, Lane::Open(gpu_, Lane::Side::kSend, id));
       return absl::OkStatus();
     }
     case wire::Frame::kGroup: {
+      if (frame.group().give_ups() != give_ups_) return absl::OkStatus();
       Group group;
       if (sending_ == nullptr || frame.group().offers().empty() ||
           frame.group().offers_size() > static_cast<int>(Lane::kMaxOperations)) {
@@ -113,16 +118,28 @@ absl::Status Link::Take(const wire::Frame& frame) {
       return absl::OkStatus();
     }
     case wire::Frame::kArrived:
-      groups_arrived_ = frame.arrived();
+      if (frame.arrived().give_ups() != give_ups_) return absl::OkStatus();
+      groups_arrived_ = frame.arrived().groups();
       CompleteSent();
       return absl::OkStatus();
     case wire::Frame::kRefused: {
       const auto offer = offered_.find(frame.refused());
-      if (offer == offered_.end()) return Broken("it refuses what was not offered");
+      if (offer == offered_.end()) return absl::OkStatus();  // it was taken back
       Done(offer->second.op);  // its memory is free again, which is all that a send promises
       offered_.erase(offer);
       return absl::OkStatus();
     }
+    case wire::Frame::kGaveUpReceiving:
+      ++broken_off_;
+      for (OpId op : EndSending()) stranded_.push_back(op);
+      return absl::OkStatus();
+    case wire::Frame::kGaveUpSending:
+      ++broken_off_;
+      ++seen_give_ups_;
+      matching_.ForgetOffers();
+      for (const Matched& matched : std::exchange(matched_, {})) stranded_.push_back(matched.message.op);
+      for (OpId op : EndReceiving()) stranded_.push_back(op);
+      return absl::OkStatus();
     default:
       return Broken("an unknown frame, or a second hello");
   }
@@ -139,7 +156,8 @@ absl::Status Link::AdvanceReceiving(bool may_launch) {
     HR_RETURN_IF_ERROR(gpu_.nccl->Check(gpu_.nccl->ncclGetUniqueId(&id), "making a communicator's id"));
     HR_ASSIGN_OR_RETURN(receiving_, Lane::Open(gpu_, Lane::Side::kReceive, id));
     wire::Frame frame;
-    frame.set_communicator(id.internal, sizeof id.internal);
+    frame.mutable_communicator()->set_id(id.internal, sizeof id.internal);
+    frame.mutable_communicator()->set_give_ups(seen_give_ups_);
     Say(frame);
   }
   if (receiving_ == nullptr) return absl::OkStatus();
@@ -147,11 +165,13 @@ absl::Status Link::AdvanceReceiving(bool may_launch) {
   for (Group group = receiving_->Take(); !group.empty(); group = receiving_->Take()) {
     for (const Message& message : group) Done(message.op);
     wire::Frame frame;
-    frame.set_arrived(++arrived_);
+    frame.mutable_arrived()->set_groups(++arrived_);
+    frame.mutable_arrived()->set_give_ups(seen_give_ups_);
     Say(frame);
   }
   while (may_launch && !matched_.empty() && receiving_->ready()) {
     wire::Frame frame;
+    frame.mutable_group()->set_give_ups(seen_give_ups_);
     Group group;
     size_t bytes = 0;
     while (!matched_.empty() && group.size() < Lane::kMaxOperations &&
@@ -188,22 +208,59 @@ void Link::CompleteSent() {
   }
 }
 
+std::vector<OpId> Link::EndReceiving() {
+  std::vector<OpId> pending;
+  if (receiving_ == nullptr) return pending;
+  for (const Group& group : receiving_->Break()) Append(group, &pending);
+  receiving_.reset();
+  arrived_ = 0;
+  return pending;
+}
+
+std::vector<OpId> Link::EndSending() {
+  std::vector<OpId> pending;
+  if (sending_ == nullptr) return pending;
+  for (const Group& group : sending_->Break()) Append(group, &pending);
+  sending_.reset();
+  for (const Group& group : std::exchange(asked_for_, {})) Append(group, &pending);
+  for (const Group& group : std::exchange(left_, {})) Append(group, &pending);
+  groups_completed_ = groups_arrived_ = 0;
+  return pending;
+}
+
+void Link::GiveUp(const absl::Status& why) {
+  const auto end = [&](const std::vector<OpId>& pending) {
+    for (OpId op : pending) Done(op, why);
+  };
+  end(matching_.TakeReceives());
+  for (const Matched& matched : std::exchange(matched_, {})) {
+    Done(matched.message.op, why);
+    wire::Frame frame;
+    frame.set_refused(matched.offer);
+    Say(frame);
+  }
+  if (receiving_ != nullptr) {
+    wire::Frame frame;
+    frame.set_gave_up_receiving(true);
+    Say(frame);
+    out_->Flush();  // before the communicator's own way of telling
+    end(EndReceiving());
+  }
+  if (sending_ != nullptr || !offered_.empty()) {
+    ++give_ups_;
+    wire::Frame frame;
+    frame.set_gave_up_sending(true);
+    Say(frame);
+    out_->Flush();
+    end(EndSending());
+    for (const auto& [number, message] : std::exchange(offered_, {})) Done(message.op, why);
+  }
+  end(std::exchange(stranded_, {}));
+}
+
 void Link::End(const absl::Status& why) {
   if (lost_.ok()) lost_ = why;
-  const auto end = [&](const Group& group) {
-    for (const Message& message : group) Done(message.op, why);
-  };
-  for (Lane* lane : {receiving_.get(), sending_.get()}) {
-    if (lane == nullptr) continue;
-    for (const Group& group : lane->Break()) end(group);
-  }
-  receiving_.reset();
-  sending_.reset();
-  for (OpId op : matching_.Clear()) Done(op, why);
-  for (const Matched& matched : std::exchange(matched_, {})) Done(matched.message.op, why);
-  for (const auto& [number, message] : std::exchange(offered_, {})) Done(message.op, why);
-  for (const Group& group : std::exchange(asked_for_, {})) end(group);
-  for (const Group& group : std::exchange(left_, {})) end(group);
+  if (out_ != nullptr) GiveUp(why);
   out_.reset();
   in_.reset();
 }

@@ -5,9 +5,13 @@
 //
 //   this end                                  peer
 //   Send     -> Offer                 ->      meets a receive
-//            <- communicator, Group   <-      launches receives
+//            <- Communicator, Group   <-      launches receives
 //   launches sends
-//   completed <- arrived              <-      the group ended; receives completed
+//   completed <- Arrived              <-      the group ended; receives completed
+//
+// A link lasts as long as both endpoints. Either end may give up all that it has under way, and go on: what it has not
+// taken yet of the other one's messages stays. What the other end had in a group, or had met of messages that were
+// taken back, is stranded: it completes when that end gives up, too, or when the peer is lost.
 //
 // Used by one thread at a time, whose current device is the endpoint's.
 
@@ -35,12 +39,11 @@ class Link {
   static constexpr size_t kInlineBytes = 256;
 
   // `out` was dialled. Completions are appended to `done`, which outlives the link.
-  Link(const Gpu& gpu, PeerId id, std::unique_ptr<Connection> out, std::vector<Completion>* done)
-      : gpu_(gpu), id_(id), out_(std::move(out)), done_(done) {}
+  Link(const Gpu& gpu, std::unique_ptr<Connection> out, std::vector<Completion>* done)
+      : gpu_(gpu), out_(std::move(out)), done_(done) {}
 
   // Not OK once the peer cannot be reached any more: why.
   const absl::Status& lost() const { return lost_; }
-  bool has_incoming() const { return in_ != nullptr; }
   Connection* out() { return out_.get(); }
   Connection* in() { return in_.get(); }
 
@@ -63,7 +66,11 @@ class Link {
     return (sending_ != nullptr && sending_->in_progress()) || (receiving_ != nullptr && receiving_->in_progress());
   }
 
-  // Ends everything with `why`, as completions of what is pending.
+  // Completes all that is pending with `why`, and goes on.
+  void GiveUp(const absl::Status& why);
+  // How often the peer gave up a communicator.
+  uint64_t broken_off() const { return broken_off_; }
+  // Completes all that is pending with `why`, which the link is lost by.
   void End(const absl::Status& why);
 
  private:
@@ -72,10 +79,12 @@ class Link {
   absl::Status AdvanceReceiving(bool may_launch);
   absl::Status AdvanceSending(bool may_launch);
   void CompleteSent();
+  // End what comes or goes, at this end; what was pending. Messages that are not in a group yet stay.
+  std::vector<OpId> EndReceiving();
+  std::vector<OpId> EndSending();
   void Done(OpId op, absl::Status status = absl::OkStatus()) { done_->push_back({op, std::move(status)}); }
 
   const Gpu gpu_;
-  const PeerId id_;
   std::unique_ptr<Connection> out_, in_;
   std::vector<Completion>* const done_;
   absl::Status lost_;
@@ -89,15 +98,19 @@ class Link {
   Matching matching_;
   std::deque<Matched> matched_;
   std::unique_ptr<Lane> receiving_;
-  uint64_t arrived_ = 0;  // groups
+  uint64_t arrived_ = 0;        // groups, of this communicator
+  uint64_t seen_give_ups_ = 0;  // of the peer's sending
 
   // Sending.
   uint64_t offers_made_ = 0;
   std::unordered_map<uint64_t, Message> offered_;
   std::deque<Group> asked_for_;
   std::unique_ptr<Lane> sending_;
-  std::deque<Group> left_;  // groups that ended here
-  uint64_t groups_completed_ = 0, groups_arrived_ = 0;
+  std::deque<Group> left_;                              // groups that ended here
+  uint64_t groups_completed_ = 0, groups_arrived_ = 0;  // of this communicator
+  uint64_t give_ups_ = 0;
+  std::vector<OpId> stranded_;
+  uint64_t broken_off_ = 0;
 };
 
 }  // namespace headrace::nccl

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -59,14 +60,25 @@ class Matching {
     return match;
   }
 
-  // Forgets everything; the receives that met nothing.
-  std::vector<OpId> Clear() {
+  // Takes back the receives that met nothing.
+  std::vector<OpId> TakeReceives() {
     std::vector<OpId> waiting;
-    for (const auto& [tag, queues] : by_tag_) {
+    for (auto entry = by_tag_.begin(); entry != by_tag_.end();) {
+      Queues& queues = entry->second;
       for (const PostedReceive& receive : queues.receives) waiting.push_back(receive.op);
+      queues.receives.clear();
+      entry = queues.offers.empty() ? by_tag_.erase(entry) : std::next(entry);
     }
-    by_tag_.clear();
     return waiting;
+  }
+
+  // Forgets the offers whose content did not come with them.
+  void ForgetOffers() {
+    for (auto entry = by_tag_.begin(); entry != by_tag_.end();) {
+      Queues& queues = entry->second;
+      std::erase_if(queues.offers, [](const IncomingOffer& offer) { return !offer.content.has_value(); });
+      entry = queues.offers.empty() && queues.receives.empty() ? by_tag_.erase(entry) : std::next(entry);
+    }
   }
 
  private:

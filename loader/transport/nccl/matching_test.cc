@@ -40,9 +40,25 @@ TEST(NcclMatchingTest, WithinATagInOrder) {
       left += posted.size() - std::min(posted.size(), offers[tag].size());
     }
     EXPECT_GT(met, 0u);
-    EXPECT_EQ(matching.Clear().size(), left);
-    EXPECT_TRUE(matching.Clear().empty());
+    EXPECT_EQ(matching.TakeReceives().size(), left);
+    EXPECT_TRUE(matching.TakeReceives().empty());
   }
+}
+
+TEST(NcclMatchingTest, WhatIsTakenBackMeetsNothing) {
+  Matching matching;
+  EXPECT_FALSE(matching.Add(1, PostedReceive{10, nullptr, 4}).has_value());
+  EXPECT_FALSE(matching.Add(2, IncomingOffer{0, 4, "here"}).has_value());
+  EXPECT_FALSE(matching.Add(2, IncomingOffer{1, 400, std::nullopt}).has_value());
+  EXPECT_FALSE(matching.Add(2, IncomingOffer{2, 5, "there"}).has_value());
+  EXPECT_EQ(matching.TakeReceives(), std::vector<OpId>{10});
+  EXPECT_FALSE(matching.Add(1, IncomingOffer{3, 4, "here"}).has_value());
+  matching.ForgetOffers();
+  // Contents that came are still there, in their order.
+  EXPECT_EQ(matching.Add(1, PostedReceive{11, nullptr, 4})->offer.number, 3u);
+  EXPECT_EQ(matching.Add(2, PostedReceive{12, nullptr, 4})->offer.number, 0u);
+  EXPECT_EQ(matching.Add(2, PostedReceive{13, nullptr, 4})->offer.number, 2u);
+  EXPECT_FALSE(matching.Add(2, PostedReceive{14, nullptr, 4}).has_value());
 }
 
 }  // namespace
