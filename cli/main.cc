@@ -87,8 +87,9 @@ int Main(int argc, char** argv) {
   RehearseCommand rehearse;
   CLI::App* rehearsing = app.add_subcommand("rehearse", "Move made-up weights through a manifest and check every byte");
   rehearsing->add_option("FILE", rehearse.file, "the manifest (JSON); - reads standard input")->required();
-  rehearsing->add_option("--transport", rehearse.transport, "memory: one process; host, ucx: a process for each rank")
-      ->check(CLI::IsMember({"memory", "host", "ucx"}))
+  rehearsing
+      ->add_option("--transport", rehearse.transport, "memory: one process; host, ucx, nccl: a process for each rank")
+      ->check(CLI::IsMember({"memory", "host", "ucx", "nccl"}))
       ->capture_default_str();
   add_policy(rehearsing, rehearse.policy);
   rehearsing->add_flag("--dump", rehearse.dump, "print the raw bits of every destination element");
@@ -104,8 +105,8 @@ int Main(int argc, char** argv) {
   demonstrating->add_option("--scenario", demo.scenarios, "megatron, fsdp")
       ->check(CLI::IsMember({"megatron", "fsdp"}))
       ->capture_default_str();
-  demonstrating->add_option("--transport", demo.transport, "host: mapped memory; ucx: messages")
-      ->check(CLI::IsMember({"host", "ucx"}))
+  demonstrating->add_option("--transport", demo.transport, "host: mapped memory; ucx, nccl: messages")
+      ->check(CLI::IsMember({"host", "ucx", "nccl"}))
       ->capture_default_str();
   demonstrating->add_option("--shadow", demo.shadow, "host: a second set of buffers; off: in place, the engine pauses")
       ->check(CLI::IsMember({"host", "off"}))

@@ -159,9 +159,15 @@ absl::Status RunProcesses(const std::string& manifest_text, const std::string& t
   std::vector<ChildProcess> children;
   for (const Role& role : roles) {
     HR_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start(role.Name(), "", {"rehearse-rank"}));
-    const Json orders = {{"publisher", role.publisher},    {"engine", role.engine},    {"index", role.index},
-                         {"transport", transport},         {"job", job.job},           {"token", job.token},
-                         {"coordinator", job.coordinator}, {"manifest", manifest_text}};
+    const Json orders = {{"publisher", role.publisher},
+                         {"engine", role.engine},
+                         {"index", role.index},
+                         {"transport", transport},
+                         {"job", job.job},
+                         {"token", job.token},
+                         {"coordinator", job.coordinator},
+                         {"manifest", manifest_text},
+                         {"gpu", children.size()}};
     child.WriteLine(orders.dump());
     children.push_back(std::move(child));
   }
@@ -293,7 +299,9 @@ int RunRehearsedRank() {
   job.host = "localhost";
   auto run = [&]() -> absl::StatusOr<ReceiverReport> {
     HR_ASSIGN_OR_RETURN(const Manifest manifest, ParseManifest(orders["manifest"].get<std::string>()));
-    HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders["transport"].get<std::string>()));
+    TransportOptions transport_options;
+    transport_options.gpu = orders["gpu"].get<int>();
+    HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders["transport"].get<std::string>(), transport_options));
     return RunRole(role, manifest, job, std::move(transport));
   };
   const absl::StatusOr<ReceiverReport> report = run();

@@ -7,7 +7,7 @@ namespace headrace {
 
 struct RehearseCommand {
   std::string file;
-  std::string transport = "memory";  // "memory": all ranks in this process; "host", "ucx": a process each
+  std::string transport = "memory";  // "memory": all ranks in this process; "host", "ucx", "nccl": a process each
   std::string policy = "auto";       // planner/plan.h: PolicyName
   bool json = false;
   bool dump = false;

@@ -68,7 +68,9 @@ absl::Status Train(RankPipe* pipe) {
   PublisherOptions options;
   options.job = orders.job;
   options.rank = rank;
-  HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders.transport));
+  TransportOptions transport_options;
+  transport_options.gpu = rank;
+  HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders.transport, transport_options));
   HR_ASSIGN_OR_RETURN(auto publisher, Publisher::Join(options, part, weights.First(), std::move(transport)));
   pipe->Report({{"event", "ready"}, {"plan_seconds", publisher->stats().plan_seconds}});
 

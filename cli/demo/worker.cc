@@ -254,7 +254,10 @@ absl::Status Work(RankPipe* pipe) {
   options.worker = index;
   const bool in_place = orders.raw["shadow"] == "off";
   options.shadow = in_place ? Shadow::kOff : Shadow::kHost;
-  HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders.transport));
+  TransportOptions transport_options;
+  // Ranks of destinations count through all engines.
+  transport_options.gpu = orders.scenario.trainers + static_cast<int>(part.topology.destination.front().rank);
+  HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders.transport, transport_options));
   HR_ASSIGN_OR_RETURN(auto receiver, Receiver::Join(options, part, live->Buffers(part), std::move(transport)));
   pipe->Report({{"event", "ready"}, {"file", live->path()}, {"index", live->Contents()}});
   {
