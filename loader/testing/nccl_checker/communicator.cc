@@ -34,26 +34,27 @@ void Communicator::BeginInit(const std::string& rendezvous) {
 void Communicator::Init(const std::string& rendezvous) {
   const Options& o = options();
   if (o.delay_fault) Sleep(Draw(Choice::kInitDelay, rank, number) % 31);
-  if (o.init_fault && Draw(Choice::kInitFails, rank, number) % 4 == 0) {
-    SetError(nccl::kSystemError, Name() + ": the init fails by seed");
-    return;
-  }
   const uint64_t joiner = number;
-  int socket;
-  {
-    std::lock_guard lock(mutex_);
-    if (*aborted) return;
-    socket = init_socket_ = SayHello(rendezvous, {rank, ranks, device, joiner, o.ring_bytes, o.multi_rank_gpu});
-  }
+  // Also where it gives up: the rendezvous ends when those who came have gone.
+  const int socket = SayHello(rendezvous, {rank, ranks, device, joiner, o.ring_bytes, o.multi_rank_gpu});
   if (socket < 0) {
     SetError(nccl::kSystemError, Name() + ": nobody is at the id's address: its maker ended, or the id was used");
     return;
+  }
+  bool waiting = true;
+  if (o.init_fault && Draw(Choice::kInitFails, rank, number) % 4 == 0) {
+    SetError(nccl::kSystemError, Name() + ": the init fails by seed");
+    waiting = false;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (*aborted) waiting = false;
+    init_socket_ = socket;
   }
   const bool silent = o.peer_loss == PeerLoss::kSilent ||
                       (o.peer_loss == PeerLoss::kBySeed && Draw(Choice::kPeerLoss, rank, number) % 2 == 0);
   Welcome welcome;
   std::vector<int> descriptors;
-  bool waiting = true;
   while (waiting) {
     if (!AwaitWelcome(socket, &welcome, &descriptors)) {
       if (!*aborted) SetError(nccl::kSystemError, Name() + ": the id's maker ended");
@@ -69,6 +70,7 @@ void Communicator::Init(const std::string& rendezvous) {
       waiting = silent;
     } else {
       waiting = false;
+      complete_->store(true);
       auto segment = std::make_unique<Segment>(descriptors[0], ranks, welcome.ring_bytes);
       std::lock_guard lock(mutex_);
       own_life_ = descriptors[1];

@@ -39,8 +39,15 @@ class Launch {
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  Communicator(uint64_t number, int rank, int ranks, int device, bool blocking, int ctas)
-      : number(number), rank(rank), ranks(ranks), device(device), blocking(blocking), ctas(ctas) {}
+  Communicator(uint64_t number, int rank, int ranks, int device, bool blocking, int ctas,
+               std::shared_ptr<std::atomic<bool>> complete)
+      : number(number),
+        rank(rank),
+        ranks(ranks),
+        device(device),
+        blocking(blocking),
+        ctas(ctas),
+        complete_(std::move(complete)) {}
   ~Communicator();
 
   const uint64_t number;  // in this process
@@ -96,6 +103,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void EndLaunchLocked();
   void Release(RankPhase phase);
 
+  const std::shared_ptr<std::atomic<bool>> complete_;  // of its id: all ranks were there
   std::mutex mutex_;
   std::condition_variable changed_;
   Phase phase_ = Phase::kInit;

@@ -18,11 +18,17 @@ constexpr unsigned kConfigMagic = 0xcafebeef;
 // What a kernel may take where the configuration does not say: nccl.h's ncclConfig_t maxCTAs, NCCL_MAX_CTAS.
 constexpr int kMostCtas = 64;
 
+// What this process made by an id.
+struct Id {
+  std::set<int> ranks;
+  std::shared_ptr<std::atomic<bool>> complete = std::make_shared<std::atomic<bool>>(false);
+};
+
 struct Table {
   std::mutex mutex;
   std::map<uint64_t, CommRef> communicators;  // by number
   uint64_t last_number = 0;
-  std::map<std::string, std::set<int>> ids;  // the ranks that this process made by each
+  std::map<std::string, Id> ids;
 };
 
 Table& table() {
@@ -67,11 +73,13 @@ nccl::Result CreateCommunicator(nccl::Comm* handle, int ranks, const nccl::Uniqu
   if (name.empty()) return Violation(Rule::kIdForeign, kCall);
   {
     std::lock_guard lock(table().mutex);
-    if (!table().ids[name].insert(rank).second) {
-      return Violation(Rule::kIdReuse, Text(kCall, " with an id by which this process made rank ", rank, " already"));
+    Id& used = table().ids[name];
+    if (*used.complete || !used.ranks.insert(rank).second) {
+      return Violation(Rule::kIdReuse, Text(kCall, " as rank ", rank, " with an id by which this process made ",
+                                            *used.complete ? "a communicator" : "that rank", " already"));
     }
     const uint64_t number = ++table().last_number;
-    *made = std::make_shared<Communicator>(number, rank, ranks, CurrentDevice(), blocking, ctas);
+    *made = std::make_shared<Communicator>(number, rank, ranks, CurrentDevice(), blocking, ctas, used.complete);
     table().communicators[number] = *made;
     *handle = HandleOf(number);
   }

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
+#include <algorithm>
 #include <iostream>
+#include <memory>
 #include <random>
+#include <sstream>
 
 #include "loader/testing/nccl_checker/checker_testing.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
@@ -98,7 +100,148 @@ TEST(DataTest, RandomGroupsInOneProcess) {
   FinishAll(&all);
 }
 
+// Many operations in groups under the cap, of sizes that differ.
+TEST(DataTest, FourThousandUnevenOperationsInGroups) {
+  constexpr int kOperations = 4096, kGroup = 1000;
+  std::vector<Rank> all = MakeRanks(2);
+  std::mt19937_64 random(TestSeed());
+  std::vector<size_t> sizes, offsets;
+  size_t end = 0;
+  for (int i = 0; i < kOperations; ++i) {
+    offsets.push_back(end);
+    sizes.push_back(random() % 512);
+    end += sizes.back();
+  }
+  Buffer source(0, end), target(1, end);
+  const Bytes bytes = RandomBytes(end, TestSeed());
+  source.Set(bytes, all[0].stream);
+  for (int first = 0; first < kOperations; first += kGroup) {
+    const int last = std::min(first + kGroup, kOperations);
+    ASSERT_EQ(all[0].Group([&] {
+      for (int i = first; i < last; ++i) {
+        MUST(lib().ncclSend(source.data + offsets[i], sizes[i], nccl::kUint8, 1, all[0].comm, all[0].stream));
+      }
+    }),
+              nccl::kSuccess);
+    ASSERT_EQ(all[1].Group([&] {
+      for (int i = first; i < last; ++i) {
+        MUST(lib().ncclRecv(target.data + offsets[i], sizes[i], nccl::kUint8, 0, all[1].comm, all[1].stream));
+      }
+    }),
+              nccl::kSuccess);
+  }
+  EXPECT_TRUE(target.Get(all[1].stream) == bytes);
+  FinishAll(&all);
+}
+
+// Groups of one communicator in two streams: the second waits for the first.
+TEST(DataTest, GroupsOfOneCommunicatorRunInOrderWhateverTheirStreams) {
+  std::vector<Rank> all = MakeRanks(2);
+  Rank other(0);
+  Buffer a(0, 1), b(0, 1), c(1, 2);
+  a.Set({1}, all[0].stream);
+  b.Set({2}, all[0].stream);
+  ASSERT_EQ(all[0].Group([&] { MUST(lib().ncclSend(a.data, 1, 1, 1, all[0].comm, all[0].stream)); }), nccl::kSuccess);
+  ASSERT_EQ(all[0].Group([&] { MUST(lib().ncclSend(b.data, 1, 1, 1, all[0].comm, other.stream)); }), nccl::kSuccess);
+  EXPECT_EQ(lib().cudaStreamQuery(other.stream), cuda::kErrorNotReady);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(all[1].Group([&] { MUST(lib().ncclRecv(c.data + i, 1, 1, 0, all[1].comm, all[1].stream)); }),
+              nccl::kSuccess);
+  }
+  EXPECT_EQ(c.Get(all[1].stream), (Bytes{1, 2}));
+  MUST(lib().cudaStreamSynchronize(other.stream));
+  FinishAll(&all);
+}
+
+// One group whose operations are in two streams: both wait for its kernel.
+TEST(DataTest, AGroupInTwoStreams) {
+  std::vector<Rank> all = MakeRanks(2);
+  Rank other(0);
+  Buffer a(0, 1), b(0, 1), c(1, 2);
+  a.Set({1}, all[0].stream);
+  b.Set({2}, other.stream);
+  ASSERT_EQ(all[0].Group([&] {
+    MUST(lib().ncclSend(a.data, 1, 1, 1, all[0].comm, all[0].stream));
+    MUST(lib().ncclSend(b.data, 1, 1, 1, all[0].comm, other.stream));
+  }),
+            nccl::kSuccess);
+  EXPECT_EQ(lib().cudaStreamQuery(all[0].stream), cuda::kErrorNotReady);
+  EXPECT_EQ(lib().cudaStreamQuery(other.stream), cuda::kErrorNotReady);
+  ASSERT_EQ(all[1].Group([&] {
+    for (int i = 0; i < 2; ++i) MUST(lib().ncclRecv(c.data + i, 1, 1, 0, all[1].comm, all[1].stream));
+  }),
+            nccl::kSuccess);
+  EXPECT_EQ(c.Get(all[1].stream), (Bytes{1, 2}));
+  MUST(lib().cudaStreamSynchronize(other.stream));
+  FinishAll(&all);
+}
+
+// A group is on its way when ncclGroupEnd returns, also where it has nothing to wait for.
+TEST(DataTest, ANonBlockingGroupIsInProgressUntilAsked) {
+  std::vector<Rank> all = MakeRanks(1);
+  Buffer a(0, 8), b(0, 8);
+  MUST(lib().ncclGroupStart());
+  MUST(lib().ncclGroupStart());
+  EXPECT_EQ(lib().ncclSend(a.data, 8, 1, 0, all[0].comm, all[0].stream), nccl::kSuccess);
+  EXPECT_EQ(lib().ncclGroupEnd(), nccl::kSuccess);
+  EXPECT_EQ(lib().ncclRecv(b.data, 8, 1, 0, all[0].comm, all[0].stream), nccl::kSuccess);
+  // Nothing is a message too.
+  EXPECT_EQ(lib().ncclSend(nullptr, 0, 5, 0, all[0].comm, all[0].stream), nccl::kSuccess);
+  EXPECT_EQ(lib().ncclRecv(nullptr, 0, 5, 0, all[0].comm, all[0].stream), nccl::kSuccess);
+  EXPECT_EQ(lib().ncclGroupEnd(), nccl::kInProgress);
+  EXPECT_EQ(Settled(all[0].comm), nccl::kSuccess);
+  MUST(lib().cudaStreamSynchronize(all[0].stream));
+  FinishAll(&all);
+}
+
+// A rank in a process of its own. Its input: id, rank, ranks, seed, rounds.
+void Member() {
+  std::string id;
+  int number, ranks, rounds;
+  uint64_t seed;
+  std::cin >> id >> number >> ranks >> seed >> rounds;
+  Rank rank(Unhex(id), number, ranks, number);
+  Must(Settled(rank.comm), "the init");
+  for (int round = 0; round < rounds; ++round, ++seed) {
+    const RandomGroup group(ranks, seed);
+    Buffer source(number, group.sent[number] + 1), target(number, group.received[number] + 1);
+    source.Set(group.Source(number, seed), rank.stream);
+    if (group.Has(number)) MUST(rank.Group([&] { Call(group, rank, number, source, target); }));
+    Must(target.Get(rank.stream) != group.Target(number, seed), "the data");
+  }
+  std::vector<Rank> one;
+  one.push_back(std::move(rank));
+  FinishAll(&one);
+}
+
+void RunMembers(const std::vector<std::string>& environment, int rounds) {
+  constexpr int kRanks = 3;
+  nccl::UniqueId id;
+  MUST(lib().ncclGetUniqueId(&id));
+  std::vector<std::unique_ptr<Child>> members;
+  for (int i = 0; i < kRanks; ++i) {
+    std::ostringstream input;
+    input << Hex(id) << " " << i << " " << kRanks << " " << TestSeed() << " " << rounds;
+    members.push_back(std::make_unique<Child>("Member", environment, input.str()));
+  }
+  for (int i = 0; i < kRanks; ++i) {
+    const Outcome outcome = members[i]->Wait();
+    EXPECT_EQ(outcome.status, 0) << "rank " << i << ": " << outcome.errors;
+  }
+}
+
+TEST(DataTest, RandomGroupsInThreeProcesses) { RunMembers({}, 20); }
+
+TEST(DataTest, RandomGroupsInThreeProcessesWithDelaysAndShortPieces) {
+  RunMembers({std::string(kFaultsVariable) + "=delay,short",
+              std::string(kSeedVariable) + "=" + std::to_string(TestSeed()), std::string(kRingBytesVariable) + "=4096"},
+             6);
+}
+
 }  // namespace
+std::map<std::string, std::function<void()>> DataProcesses() { return {{"Member", Member}}; }
 }  // namespace headrace::nccl_checker
 
-int main(int argc, char** argv) { return headrace::nccl_checker::CheckerTestMain(argc, argv, {}); }
+int main(int argc, char** argv) {
+  return headrace::nccl_checker::CheckerTestMain(argc, argv, headrace::nccl_checker::DataProcesses());
+}

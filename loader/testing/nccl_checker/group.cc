@@ -72,7 +72,8 @@ void Issue(const std::shared_ptr<Kernel>& kernel) {
 void LaunchAll(const std::vector<std::shared_ptr<Kernel>>& kernels) {
   for (const std::shared_ptr<Kernel>& kernel : kernels) {
     const CommRef& communicator = kernel->communicator();
-    if (options().delay_fault) communicator->Sleep(Draw(Choice::kLaunchDelay, communicator->rank, kernel->group) % 31);
+    if (options().delay_fault)
+      communicator->Sleep(Draw(Choice::kLaunchDelay, communicator->rank, kernel->group, communicator->number) % 31);
     if (*communicator->aborted) {
       communicator->EndGroup();
     } else {

@@ -219,7 +219,8 @@ void Kernel::Run() {
   if (communicator_->BeginKernel()) {
     {
       const RunningCtas ctas(*communicator_);
-      if (options().async_fault && Draw(Choice::kAsyncError, communicator_->rank, group) % 8 == 0) {
+      if (options().async_fault &&
+          Draw(Choice::kAsyncError, communicator_->rank, group, communicator_->number) % 8 == 0) {
         communicator_->SetError(nccl::kSystemError, communicator_->Name() + ": a kernel fails by seed");
         failed_ = true;
       }
