@@ -46,9 +46,11 @@ struct RandomGroup {
   // By plain copies; the last byte is nobody's.
   Bytes Target(int rank, uint64_t seed) const {
     Bytes target(received[rank] + 1, 0xCB);
+    std::vector<Bytes> sources;
+    for (size_t i = 0; i < sent.size(); ++i) sources.push_back(Source(i, seed));
     for (const Message& message : messages) {
       if (message.to != rank) continue;
-      const Bytes source = Source(message.from, seed);
+      const Bytes& source = sources[message.from];
       for (size_t i = 0; i < message.bytes; ++i) target[message.at_target + i] = source[message.at_source + i];
     }
     return target;
