@@ -195,6 +195,45 @@ void Survivor() {
   Must(testing::Test::HasFailure(), "counts");
 }
 
+// Rank 0, whose peer is killed at random moments while groups run. Its input: a seed.
+void Hunted() {
+  uint64_t seed;
+  std::cin >> seed;
+  std::mt19937_64 random(seed);
+  { std::vector<Rank> first = MakeRanks(2); }
+  const Counts before = Now();
+  for (int round = 0; round < 10; ++round) {
+    const nccl::UniqueId id = NewId();
+    Buffer buffer(0, 64);
+    Rank rank(id, 0, 2, 0);
+    Child peer("Peer", {}, Hex(id) + " 1000000");
+    Must(Settled(rank.comm), "the init");
+    const int until = random() % 200;
+    nccl::Result state = nccl::kSuccess;
+    for (int i = 0; state == nccl::kSuccess; ++i) {
+      if (i == until) peer.Kill();
+      state = rank.Group([&] {
+        MUST(lib().ncclSend(buffer.data, 32, nccl::kUint8, 1, rank.comm, rank.stream));
+        MUST(lib().ncclRecv(buffer.data + 32, 32, nccl::kUint8, 1, rank.comm, rank.stream));
+      });
+      while (state == nccl::kSuccess && lib().cudaStreamQuery(rank.stream) == cuda::kErrorNotReady) {
+        MUST(lib().ncclCommGetAsyncError(rank.comm, &state));
+      }
+    }
+    Must(state != nccl::kRemoteError, "the state");
+    MUST(lib().ncclCommAbort(std::exchange(rank.comm, nullptr)));
+    MUST(lib().cudaStreamSynchronize(rank.stream));
+  }
+  ExpectBack(before);
+  Must(testing::Test::HasFailure(), "counts");
+}
+
+TEST(LifecycleTest, PeersKilledAtRandomMoments) {
+  const Outcome outcome =
+      Child("Hunted", {std::string(kPeerLossVariable) + "=error"}, std::to_string(TestSeed())).Wait();
+  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+}
+
 void ExpectSurvivor(const std::string& loss, nccl::Result expected, bool in_init) {
   Child survivor("Survivor", {std::string(kPeerLossVariable) + "=" + loss, std::string(kStallMsVariable) + "=100"},
                  std::to_string(expected) + (in_init ? " 1" : " 0"));
@@ -242,24 +281,28 @@ void Faulty() {
     std::vector<Rank> ranks;
     ranks.emplace_back(id, 0, 2, 0);
     ranks.emplace_back(id, 1, 2, 1);
-    // Where one fails the other waits, or learns of it.
-    nccl::Result states[2];
-    do {
-      for (int k : {0, 1}) MUST(lib().ncclCommGetAsyncError(ranks[k].comm, &states[k]));
-    } while (states[0] == nccl::kInProgress && states[1] == nccl::kInProgress);
-    const auto failed_init = [](nccl::Result state) { return state != nccl::kSuccess && state != nccl::kInProgress; };
-    if (failed_init(states[0]) || failed_init(states[1])) {
+    // Where one fails the other waits, or learns of it, or was ready before.
+    bool failed = false, ready = false;
+    while (!failed && !ready) {
+      ready = true;
+      for (Rank& rank : ranks) {
+        nccl::Result state;
+        MUST(lib().ncclCommGetAsyncError(rank.comm, &state));
+        failed |= state != nccl::kSuccess && state != nccl::kInProgress;
+        ready &= state == nccl::kSuccess;
+      }
+    }
+    if (failed) {
       ++init_errors;
       continue;
     }
-    for (Rank& rank : ranks) Must(Settled(rank.comm), "the init");
     for (int k : {0, 1}) {
       ranks[k].Group([&] {
         MUST(lib().ncclSend(buffers[k].data, 32, nccl::kUint8, 1 - k, ranks[k].comm, ranks[k].stream));
         MUST(lib().ncclRecv(buffers[k].data + 32, 32, nccl::kUint8, 1 - k, ranks[k].comm, ranks[k].stream));
       });
     }
-    bool failed = false, idle = false;
+    bool idle = false;
     while (!failed && !idle) {
       idle = true;
       for (Rank& rank : ranks) {
@@ -311,7 +354,7 @@ TEST(LifecycleTest, AMalformedVariableEndsTheProcess) {
 }  // namespace
 
 std::map<std::string, std::function<void()>> LifecycleProcesses() {
-  return {{"Peer", Peer}, {"Survivor", Survivor}, {"Faulty", Faulty}, {"OnOneDevice", OnOneDevice}};
+  return {{"Peer", Peer}, {"Survivor", Survivor}, {"Hunted", Hunted}, {"Faulty", Faulty}, {"OnOneDevice", OnOneDevice}};
 }
 
 }  // namespace headrace::nccl_checker
