@@ -25,6 +25,10 @@ struct Group {
 thread_local Group t_group;
 
 nccl::Result CheckGroup(const Group& group) {
+  if (!group.inits.empty() && !group.transfers.empty()) {
+    return Violation(Rule::kGroupMixedInit,
+                     Text("a group that makes ", group.inits.front()->Name(), " and moves data"));
+  }
   for (const auto& [communicator, transfers] : group.transfers) {
     if (communicator->blocking != group.transfers.front().first->blocking) {
       return Violation(Rule::kGroupMixedBlocking, Text("a group with ", communicator->Name()));
@@ -124,6 +128,7 @@ void AddTransfer(const CommRef& communicator, Transfer transfer) {
     all.emplace_back(communicator, std::vector<Transfer>{});
     found = all.end() - 1;
   }
+  ++transfer.stream->grouped;
   found->second.push_back(std::move(transfer));
 }
 
@@ -141,6 +146,9 @@ nccl::Result EndGroup() {
   if (t_group.depth == 0) return Violation(Rule::kGroupUnbalanced, "ncclGroupEnd outside of a group");
   if (--t_group.depth > 0) return nccl::kSuccess;
   Group group = std::exchange(t_group, Group{});
+  for (const auto& [communicator, transfers] : group.transfers) {
+    for (const Transfer& transfer : transfers) --transfer.stream->grouped;
+  }
   bool in_progress = false;
   for (const CommRef& communicator : group.inits) {
     if (!communicator->blocking) {

@@ -56,8 +56,12 @@ Result SendOrReceive(const char* call, bool send, void* data, size_t count, int 
                      Text(call, " by ", communicator->Name(), " with peer ", peer, ", type ", type, ", count ", count));
   }
   // Another communicator's group may be on its way to the stream: that is an order that nobody knows.
-  const StreamRef stream = FindLaunchedStream(stream_handle, call);
+  const StreamRef stream = FindStream(stream_handle, call);
   if (stream == nullptr) return nccl::kInvalidArgument;
+  if (stream->launches > 0) {
+    return Violation(Rule::kStreamBeforeLaunch, Text(call, " by ", communicator->Name(), " in a stream to which the ",
+                                                     "group of another communicator is on its way"));
+  }
   if (stream->device() != communicator->device) {
     return Violation(Rule::kStreamDevice, Text(call, " by ", communicator->Name(), " on device ", communicator->device,
                                                " in a stream of device ", stream->device()));

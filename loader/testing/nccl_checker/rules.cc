@@ -42,14 +42,15 @@ constexpr RuleText kRules[] = {
     {Rule::kStreamDevice, "stream-device", kUsage,
      "an event is recorded, and a kernel launched, in a stream of its own device",
      CUDA_API "group__CUDART__EVENT.html, cudaEventRecord: event and stream on the same device; CUDA C++ programming "
-              "guide, Stream and Event Behavior; " NCCL_GUIDE "usage/communicators.html: a device for each rank"},
+              "guide, Stream and Event Behavior: a launch into a stream of another device fails; " NCCL_GUIDE
+              "usage/communicators.html: a device for each rank"},
     {Rule::kStreamDestroyBusy, "stream-destroy-busy", kUsage, "a stream is destroyed when its work is done",
      CUDA_API "group__CUDART__STREAM.html, cudaStreamDestroy. Stricter: CUDA lets the work go on, which then outlives "
               "what its owner knows"},
     {Rule::kStreamBeforeLaunch, "stream-before-launch", kUsage,
-     "a stream of a group of a non-blocking communicator is used again when the asynchronous state is ncclSuccess",
-     NCCL_GUIDE "usage/groups.html, Nonblocking Group Operation: ncclGroupEnd may return while the kernels are still "
-                "being issued; only after ncclSuccess are they in the stream"},
+     "a stream of a group is used again after ncclGroupEnd, and where that said ncclInProgress after ncclSuccess",
+     NCCL_GUIDE "usage/groups.html: stream operations can be called only after ncclGroupEnd returns; Nonblocking Group "
+                "Operation: users make sure that the state changes into ncclSuccess before calling related CUDA calls"},
     {Rule::kEventHandle, "event-handle", kUsage, "an event lives: it was created and not destroyed",
      CUDA_API "group__CUDART__EVENT.html, cudaEventDestroy"},
     {Rule::kEventDestroyBusy, "event-destroy-busy", kUsage, "an event is destroyed when it is complete",
@@ -73,8 +74,8 @@ constexpr RuleText kRules[] = {
     {Rule::kIdForeign, "id-foreign", kArgument, "an id was made by ncclGetUniqueId",
      "nccl.h, ncclGetUniqueId; " NCCL_GUIDE "api/comms.html"},
     {Rule::kIdReuse, "id-reuse", kUsage, "an id makes one communicator, with each rank once",
-     "nccl.h, ncclCommInitRank: rank unique within a communicator clique; " NCCL_GUIDE
-     "api/comms.html, ncclGetUniqueId: called once when creating a communicator"},
+     "nccl.h, ncclCommInitRank: rank unique within a communicator clique; src/bootstrap.cc, bootstrapRoot: rank has "
+     "already checked in; " NCCL_GUIDE "api/comms.html, ncclGetUniqueId: called once when creating a communicator"},
     {Rule::kInitMismatch, "init-mismatch", kArgument, "all ranks of an id say the same number of ranks",
      "src/bootstrap.cc, bootstrapRoot: mismatch in rank count from procs"},
     {Rule::kDuplicateGpu, "duplicate-gpu", kUsage, "one rank of a communicator on each device",
@@ -82,8 +83,8 @@ constexpr RuleText kRules[] = {
      "2.30"},
     {Rule::kDestroyUnfinalized, "destroy-unfinalized", kUsage,
      "a non-blocking communicator is destroyed after ncclCommFinalize, once its state is ncclSuccess",
-     NCCL_GUIDE "usage/communicators.html, Destroying a communicator; api/comms.html, ncclCommDestroy. Stricter: "
-                "without it ncclCommDestroy would block"},
+     NCCL_GUIDE "api/comms.html, ncclCommDestroy: the state is ncclSuccess after ncclCommFinalize; recommended to call "
+                "both. Stricter: without ncclCommFinalize ncclCommDestroy calls it, and blocks"},
     {Rule::kDestroyBusy, "destroy-busy", kUsage, "a communicator is destroyed when its work is done",
      NCCL_GUIDE "api/comms.html, ncclCommDestroy, ncclCommAbort: aborting is what ends outstanding work"},
     {Rule::kGroupUnbalanced, "group-unbalanced", kUsage, "ncclGroupEnd has its ncclGroupStart",
@@ -92,20 +93,21 @@ constexpr RuleText kRules[] = {
      NCCL_GUIDE "usage/groups.html: a group is a thread's; all calls until ncclGroupEnd belong to it"},
     {Rule::kGroupMixedBlocking, "group-mixed-blocking", kArgument,
      "blocking and non-blocking communicators are not in one group",
-     "src/group.cc, ncclGroupCommJoin's callers: Blocking and nonblocking communicators are not allowed in the same "
-     "group"},
+     "src/group.cc, ncclAsyncLaunch: Blocking and nonblocking communicators are not allowed in the same group"},
+    {Rule::kGroupMixedInit, "group-mixed-init", kUsage, "inits and communication are not in one group",
+     "nccl.h, Group semantics: both can be used in groups, but not together; " NCCL_GUIDE "usage/groups.html"},
     {Rule::kGroupCap, "group-cap", kUsage, "a group has no more operations of a rank than a launch plan holds",
      "https://github.com/NVIDIA/Megatron-LM/pull/7189: each rank cuts larger groups by itself, and the parts wait for "
-     "each other; src/enqueue.cc, ncclLaunchPrepare"},
+     "each other; src/enqueue.cc, ncclLaunchPrepare; until 2.11 2048 in all, " NCCL_GUIDE "api/group.html"},
     {Rule::kGroupCut, "group-cut", kUsage, "what two ranks exchange is cut into groups alike at both ends",
      "https://github.com/NVIDIA/Megatron-LM/pull/7189; " NCCL_GUIDE
-     "usage/p2p.html: operations that need to progress concurrently are in one group"},
+     "usage/p2p.html; nccl.h, ncclSend: operations that need to progress concurrently must be fused within a group"},
     {Rule::kSelfUnmatched, "self-unmatched", kUsage, "a send to oneself has its receive in the same group",
      "src/enqueue.cc: Trying to send to self without a matching recv"},
     {Rule::kMatchCount, "match-count", kUsage, "a receive has the count of its send, in the order of issue",
-     NCCL_GUIDE "api/p2p.html: needs to be called with the same datatype and count"},
+     "nccl.h, ncclSend, ncclRecv: the peer needs to call with the same datatype and the same count"},
     {Rule::kMatchType, "match-type", kUsage, "a receive has the type of its send, in the order of issue",
-     NCCL_GUIDE "api/p2p.html: needs to be called with the same datatype and count"},
+     "nccl.h, ncclSend, ncclRecv: the peer needs to call with the same datatype and the same count"},
     {Rule::kArgument, "argument", kArgument, "peers are ranks of the communicator, types are NCCL's",
      "src/misc/argcheck.cc, ArgsCheck"},
     {Rule::kBufferMemory, "buffer-memory", kArgument,
@@ -116,7 +118,9 @@ constexpr RuleText kRules[] = {
      NCCL_GUIDE "usage/communicators.html, Using multiple NCCL communicators concurrently; "
                 "https://github.com/NVIDIA/nccl/issues/195; ncclConfig_t maxCTAs"},
     {Rule::kDeadlock, "deadlock", kUsage, "what a kernel waits for comes",
-     NCCL_GUIDE "usage/p2p.html: point-to-point calls block until both sides are there; usage/groups.html"},
+     "nccl.h, ncclSend: blocking for the GPU; " NCCL_GUIDE "usage/groups.html, Group Operation Ordering Semantics: the "
+                                                           "same issuing order among GPUs, of one communicator and "
+     "of several; usage/communicators.html, Using multiple NCCL communicators concurrently"},
 };
 
 constexpr bool InOrder() {

@@ -42,6 +42,7 @@ enum class Rule : int {
   kGroupUnbalanced,
   kGroupOpenAtThreadEnd,
   kGroupMixedBlocking,
+  kGroupMixedInit,
   kGroupCap,
   kGroupCut,
   kSelfUnmatched,

@@ -453,6 +453,43 @@ void WrongOrder() {
   AwaitError(ranks[0].comm);
 }
 
+void RecordInGroup() {
+  std::vector<Rank> ranks = MakeRanks(1);
+  Buffer a(0, 64);
+  cuda::Event event;
+  MUST(lib().cudaEventCreateWithFlags(&event, cuda::kEventDisableTiming));
+  MUST(lib().ncclGroupStart());
+  Send(ranks[0], a, 64, nccl::kUint8, 0);
+  Break(lib().cudaEventRecord(event, ranks[0].stream));
+}
+
+void InitBesideSend() {
+  std::vector<Rank> ranks = MakeRanks(1);
+  Buffer a(0, 64), b(0, 64);
+  MUST(lib().ncclGroupStart());
+  Send(ranks[0], a, 64, nccl::kUint8, 0);
+  Receive(ranks[0], b, 64, nccl::kUint8, 0);
+  Rank other(NewId(), 0, 1, 1);
+  Break(lib().ncclGroupEnd());
+}
+
+// Two communicators of the same ranks in one stream each, used in different orders.
+void WrongOrderOfCommunicators() {
+  std::vector<Rank> one = MakeRanks(2), two = MakeRanks(2);
+  Buffer a(0, 64), b(1, 64);
+  const auto use = [&](Rank& rank, cuda::Stream stream, bool send) {
+    rank.Group([&] {
+      MUST(send ? lib().ncclSend(a.data, 64, nccl::kUint8, 1, rank.comm, stream)
+                : lib().ncclRecv(b.data, 64, nccl::kUint8, 0, rank.comm, stream));
+    });
+  };
+  use(one[0], one[0].stream, true);
+  use(two[0], one[0].stream, true);
+  use(two[1], one[1].stream, false);
+  use(one[1], one[1].stream, false);
+  AwaitError(one[0].comm);
+}
+
 struct Case {
   const char* rule;
   std::function<void()> run;
@@ -481,6 +518,7 @@ const std::map<std::string, Case>& Cases() {
       {"HostFunctionBeforeLaunch", {"stream-before-launch", [] { StreamBeforeLaunch(1); }}},
       {"SynchronizeBeforeLaunch", {"stream-before-launch", [] { StreamBeforeLaunch(2); }}},
       {"MemsetBeforeLaunch", {"stream-before-launch", [] { StreamBeforeLaunch(3); }}},
+      {"RecordInGroup", {"stream-before-launch", RecordInGroup}},
       {"DestroyStreamBeforeLaunch", {"stream-destroy-busy", [] { StreamBeforeLaunch(4); }}},
       {"EventTwice", {"event-handle", EventTwice}},
       {"DestroyBusyEvent", {"event-destroy-busy", DestroyBusyEvent}},
@@ -505,6 +543,7 @@ const std::map<std::string, Case>& Cases() {
       {"EndWithoutStart", {"group-unbalanced", EndWithoutStart}},
       {"ThreadEndsInGroup", {"group-open-at-thread-end", ThreadEndsInGroup}},
       {"BlockingBesideNonBlocking", {"group-mixed-blocking", BlockingBesideNonBlocking}},
+      {"InitBesideSend", {"group-mixed-init", InitBesideSend}},
       {"LargeGroup", {"group-cap", LargeGroup}},
       {"UnlikeCuts", {"group-cut", UnlikeCuts}},
       {"SendToSelfAlone", {"self-unmatched", SendToSelfAlone}},
@@ -523,6 +562,7 @@ const std::map<std::string, Case>& Cases() {
         }}},
       {"SendBeyond", {"buffer-memory", [] { SendOf(Buffer(0, 63).data); }}},
       {"TooManyCtas", {"ctas", TooManyCtas}},
+      {"WrongOrderOfCommunicators", {"deadlock", WrongOrderOfCommunicators, {std::string(kStallMsVariable) + "=200"}}},
       {"WrongOrder", {"deadlock", WrongOrder, {std::string(kStallMsVariable) + "=200"}}},
   };
   return *cases;

@@ -124,7 +124,7 @@ StreamRef FindStream(cuda::Stream handle, const char* call) {
 
 StreamRef FindLaunchedStream(cuda::Stream handle, const char* call) {
   StreamRef stream = FindStream(handle, call);
-  if (stream == nullptr || stream->launches == 0) return stream;
+  if (stream == nullptr || (stream->launches == 0 && stream->grouped == 0)) return stream;
   CudaViolation(Rule::kStreamBeforeLaunch, Text(call, " with the stream ", handle, " before a group is in it"));
   return nullptr;
 }

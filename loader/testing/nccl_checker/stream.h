@@ -51,6 +51,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // Groups of non-blocking communicators that are on their way to this stream.
   std::atomic<int> launches{0};
+  // Sends and receives in groups that were not ended yet.
+  std::atomic<int> grouped{0};
 
  private:
   void Run();
@@ -74,7 +76,7 @@ cuda::Error CreateStream(cuda::Stream* handle, unsigned flags);
 cuda::Error DestroyStream(cuda::Stream handle);
 // Null is the current device's default stream. Null result: a violation, which was told.
 StreamRef FindStream(cuda::Stream handle, const char* call);
-// As FindStream; work or waiting of a stream to which a group is on its way is a violation.
+// As FindStream; that a group is on its way to the stream, or is being made, is a violation.
 StreamRef FindLaunchedStream(cuda::Stream handle, const char* call);
 
 // Issues the operation after what the legacy semantics of default streams have it wait for. Its number.
