@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iostream>
 #include <memory>
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include "loader/testing/nccl_checker/checker_testing.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
@@ -139,20 +141,28 @@ TEST(DataTest, FourThousandUnevenOperationsInGroups) {
   FinishAll(&all);
 }
 
-// Groups of one communicator in two streams: the second waits for the first.
+// Groups of one communicator in two streams: the second waits for the first, whose stream is held up.
 TEST(DataTest, GroupsOfOneCommunicatorRunInOrderWhateverTheirStreams) {
   std::vector<Rank> all = MakeRanks(2);
   Rank other(0);
   Buffer a(0, 1), b(0, 1), c(1, 2);
   a.Set({1}, all[0].stream);
   b.Set({2}, all[0].stream);
+  std::atomic<bool> open{false};
+  MUST(lib().cudaLaunchHostFunc(
+      all[0].stream, [](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); }, &open));
   ASSERT_EQ(all[0].Group([&] { MUST(lib().ncclSend(a.data, 1, 1, 1, all[0].comm, all[0].stream)); }), nccl::kSuccess);
   ASSERT_EQ(all[0].Group([&] { MUST(lib().ncclSend(b.data, 1, 1, 1, all[0].comm, other.stream)); }), nccl::kSuccess);
-  EXPECT_EQ(lib().cudaStreamQuery(other.stream), cuda::kErrorNotReady);
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(all[1].Group([&] { MUST(lib().ncclRecv(c.data + i, 1, 1, 0, all[1].comm, all[1].stream)); }),
               nccl::kSuccess);
   }
+  for (int i = 0; i < 10000; ++i) {  // time for the second to overtake
+    ASSERT_EQ(lib().cudaStreamQuery(other.stream), cuda::kErrorNotReady);
+    std::this_thread::yield();
+  }
+  open = true;
+  open.notify_all();
   EXPECT_EQ(c.Get(all[1].stream), (Bytes{1, 2}));
   MUST(lib().cudaStreamSynchronize(other.stream));
   FinishAll(&all);
