@@ -119,7 +119,7 @@ constexpr RuleText kRules[] = {
                 "https://github.com/NVIDIA/nccl/issues/195; ncclConfig_t maxCTAs"},
     {Rule::kDeadlock, "deadlock", kUsage, "what a kernel waits for comes",
      "nccl.h, ncclSend: blocking for the GPU; " NCCL_GUIDE "usage/groups.html, Group Operation Ordering Semantics: the "
-                                                           "same issuing order among GPUs, of one communicator and "
+     "same issuing order among GPUs, of one communicator and "
      "of several; usage/communicators.html, Using multiple NCCL communicators concurrently"},
 };
 
