@@ -2,21 +2,23 @@
 #define HEADRACE_KERNELS_BOX_INDEX_H_
 
 // Index arithmetic of boxes: which run holds byte `first` of a box's packed order (row-major over the outer loops,
-// loop 0 outermost, then the bytes of the run). Plain integers and no library calls, so that device code can share it.
+// loop 0 outermost, then the bytes of the run). Device code shares it.
 
 #include <cstdint>
+
+#include "kernels/host_device.h"
 
 namespace headrace::kernels::internal {
 
 // Bytes of a box of `rank` loops over runs of `run_bytes`; the caller knows that the product fits in 63 bits.
-constexpr int64_t BoxBytes(int64_t run_bytes, int rank, const int64_t* extent) {
+HR_HOST_DEVICE constexpr int64_t BoxBytes(int64_t run_bytes, int rank, const int64_t* extent) {
   int64_t bytes = run_bytes;
   for (int i = 0; i < rank; ++i) bytes *= extent[i];
   return bytes;
 }
 
 // Replaces the index of run number `run` (0 <= run < product of extents) by its index along each loop.
-constexpr void RunIndex(int64_t run, int rank, const int64_t* extent, int64_t* index) {
+HR_HOST_DEVICE constexpr void RunIndex(int64_t run, int rank, const int64_t* extent, int64_t* index) {
   for (int i = rank - 1; i >= 0; --i) {
     index[i] = run % extent[i];
     run /= extent[i];
@@ -24,7 +26,7 @@ constexpr void RunIndex(int64_t run, int rank, const int64_t* extent, int64_t* i
 }
 
 // The byte offset of a run from the first one.
-constexpr int64_t RunOffset(int rank, const int64_t* index, const int64_t* stride) {
+HR_HOST_DEVICE constexpr int64_t RunOffset(int rank, const int64_t* index, const int64_t* stride) {
   int64_t offset = 0;
   for (int i = 0; i < rank; ++i) offset += index[i] * stride[i];
   return offset;
@@ -41,7 +43,8 @@ struct PackedPart {
 };
 
 // Needs 0 <= first < end <= BoxBytes(...). A range is at most 2 * rank + 2 parts.
-constexpr PackedPart NextPackedPart(int64_t run_bytes, int rank, const int64_t* extent, int64_t first, int64_t end) {
+HR_HOST_DEVICE constexpr PackedPart NextPackedPart(int64_t run_bytes, int rank, const int64_t* extent, int64_t first,
+                                                   int64_t end) {
   PackedPart part{-1, 1, 0, first / run_bytes, first % run_bytes};
   part.bytes = run_bytes - part.in_run < end - first ? run_bytes - part.in_run : end - first;
   int64_t unit = run_bytes;  // packed bytes of one step of loop i

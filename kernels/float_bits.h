@@ -2,10 +2,11 @@
 #define HEADRACE_KERNELS_FLOAT_BITS_H_
 
 // Conversions between binary floating-point formats on their bits, in integer arithmetic alone: rounding and flush
-// modes of the processor do not matter, and device code can share it.
+// modes of the processor do not matter. Device code shares it.
 
-#include <bit>
 #include <cstdint>
+
+#include "kernels/host_device.h"
 
 namespace headrace::kernels::internal {
 
@@ -26,7 +27,7 @@ using F32 = FloatFormat<uint32_t, 8, 23>;
 using F64 = FloatFormat<uint64_t, 11, 52>;
 
 // `value` shifted right by `shift` (>= 1), rounded to nearest, ties to even.
-constexpr uint64_t ShiftRightNearestEven(uint64_t value, int shift) {
+HR_HOST_DEVICE constexpr uint64_t ShiftRightNearestEven(uint64_t value, int shift) {
   if (shift > 63) return 0;  // callers' values are below 2^53, hence below half a unit
   const uint64_t odd = (value >> shift) & 1;
   return (value + (uint64_t{1} << (shift - 1)) - 1 + odd) >> shift;
@@ -34,7 +35,7 @@ constexpr uint64_t ShiftRightNearestEven(uint64_t value, int shift) {
 
 // The bits in format To of the value that `bits` has in format From.
 template <class From, class To>
-constexpr typename To::Bits ConvertFloat(typename From::Bits bits) {
+HR_HOST_DEVICE constexpr typename To::Bits ConvertFloat(typename From::Bits bits) {
   constexpr int kFromMantissa = From::kMantissaBits, kToMantissa = To::kMantissaBits;
   const uint64_t in = bits;
   const uint64_t sign = (in >> (From::kExponentBits + kFromMantissa)) << (To::kExponentBits + kToMantissa);
@@ -60,7 +61,7 @@ constexpr typename To::Bits ConvertFloat(typename From::Bits bits) {
     mantissa |= uint64_t{1} << kFromMantissa;
   } else {
     if (mantissa == 0) return static_cast<typename To::Bits>(sign);
-    const int up = std::countl_zero(mantissa) - (63 - kFromMantissa);
+    const int up = CountLeadingZeros(mantissa) - (63 - kFromMantissa);
     mantissa <<= up;
     exponent += 1 - up;
   }

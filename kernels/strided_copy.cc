@@ -4,6 +4,7 @@
 
 #include "kernels/box_index.h"
 #include "kernels/loop_nest.h"
+#include "kernels/packed_box.h"
 #include "kernels/row_kernels.h"
 #include "kernels/small_runs.h"
 
@@ -99,43 +100,6 @@ uint64_t Run(SmallRunWork work, const StridedCopy& c, int64_t box_bytes) {
   return sum;
 }
 
-// Cuts packed bytes [first, end) of `c` into boxes and calls body(box, packed offset from `first`) for each. A box's
-// `packed_stride` is the packed bytes of a step of each of its loops.
-struct PackedBox {
-  StridedCopy copy;
-  int64_t packed_stride[kMaxBoxLoops] = {};
-};
-
-template <class Body>
-void ForEachPackedBox(const StridedCopy& c, int64_t first, int64_t end, Body&& body) {
-  for (int64_t at = first; at < end;) {
-    const internal::PackedPart part = internal::NextPackedPart(c.run_bytes, c.rank, c.extent, at, end);
-    int64_t index[kMaxBoxLoops];
-    internal::RunIndex(part.run, c.rank, c.extent, index);
-    PackedBox box;
-    const int64_t src_at = internal::RunOffset(c.rank, index, c.src_stride) + part.in_run;
-    const int64_t dst_at = internal::RunOffset(c.rank, index, c.dst_stride) + part.in_run;
-    if (c.src != nullptr) box.copy.src = c.src + src_at;
-    if (c.dst != nullptr) box.copy.dst = c.dst + dst_at;
-    box.copy.tensor_key = c.tensor_key;
-    box.copy.first_byte = c.first_byte + internal::RunOffset(c.rank, index, c.pos_stride) + part.in_run;
-    box.copy.run_bytes = part.loop < 0 ? part.bytes : c.run_bytes;
-    box.copy.rank = part.loop < 0 ? 0 : c.rank - part.loop;
-    int64_t packed = c.run_bytes;
-    for (int i = box.copy.rank - 1; i >= 0; --i) {
-      const int loop = part.loop + i;
-      box.copy.extent[i] = i == 0 ? part.count : c.extent[loop];
-      box.copy.src_stride[i] = c.src_stride[loop];
-      box.copy.dst_stride[i] = c.dst_stride[loop];
-      box.copy.pos_stride[i] = c.pos_stride[loop];
-      box.packed_stride[i] = packed;
-      packed *= box.copy.extent[i];
-    }
-    body(box, at - first);
-    at += part.bytes;
-  }
-}
-
 }  // namespace
 
 int64_t BoxBytes(const StridedCopy& c) { return internal::BoxBytes(c.run_bytes, c.rank, c.extent); }
@@ -147,22 +111,24 @@ uint64_t CopyAndSum(const StridedCopy& c) { return Run(SmallRunWork::kCopyAndSum
 uint64_t Sum(const StridedCopy& c) { return Run(SmallRunWork::kSum, c, BoxBytes(c)); }
 
 void Pack(const StridedCopy& c, int64_t first, std::span<std::byte> out) {
-  ForEachPackedBox(c, first, first + static_cast<int64_t>(out.size()), [&](PackedBox& box, int64_t at) {
-    box.copy.dst = out.data() + at;
-    for (int i = 0; i < box.copy.rank; ++i) box.copy.dst_stride[i] = box.packed_stride[i];
-    // 0: what is packed is sent next and should stay in the cache.
-    Run(SmallRunWork::kCopy, box.copy, 0);
-  });
+  internal::ForEachPackedBox(c, first, first + static_cast<int64_t>(out.size()),
+                             [&](internal::PackedBox& box, int64_t at) {
+                               box.copy.dst = out.data() + at;
+                               for (int i = 0; i < box.copy.rank; ++i) box.copy.dst_stride[i] = box.packed_stride[i];
+                               // 0: what is packed is sent next and should stay in the cache.
+                               Run(SmallRunWork::kCopy, box.copy, 0);
+                             });
 }
 
 uint64_t UnpackAndSum(const StridedCopy& c, int64_t first, std::span<const std::byte> in) {
   const int64_t box_bytes = BoxBytes(c);
   uint64_t sum = 0;
-  ForEachPackedBox(c, first, first + static_cast<int64_t>(in.size()), [&](PackedBox& box, int64_t at) {
-    box.copy.src = in.data() + at;
-    for (int i = 0; i < box.copy.rank; ++i) box.copy.src_stride[i] = box.packed_stride[i];
-    sum += Run(SmallRunWork::kCopyAndSum, box.copy, box_bytes);
-  });
+  internal::ForEachPackedBox(c, first, first + static_cast<int64_t>(in.size()),
+                             [&](internal::PackedBox& box, int64_t at) {
+                               box.copy.src = in.data() + at;
+                               for (int i = 0; i < box.copy.rank; ++i) box.copy.src_stride[i] = box.packed_stride[i];
+                               sum += Run(SmallRunWork::kCopyAndSum, box.copy, box_bytes);
+                             });
   return sum;
 }
 

@@ -6,13 +6,15 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/host_device.h"
+
 namespace headrace::kernels::internal {
 
 inline constexpr int64_t kSumBlockBytes = 4096;  // bytes of a tensor that share one block factor
 inline constexpr int kSumKeys = 1024;            // one key for each 4-byte word of a block
 
 // The finaliser of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-constexpr uint64_t SplitMix64(uint64_t x) {
+HR_HOST_DEVICE constexpr uint64_t SplitMix64(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -38,7 +40,7 @@ constexpr SumKeys MakeSumKeys() {
 inline constexpr SumKeys kSumKeyTable = MakeSumKeys();
 
 // The odd factor H of block `block` (byte position / 4096) of a tensor.
-constexpr uint64_t SumBlockFactor(uint64_t tensor_key, uint64_t block) {
+HR_HOST_DEVICE constexpr uint64_t SumBlockFactor(uint64_t tensor_key, uint64_t block) {
   return SplitMix64(tensor_key * 0xD1342543DE82EF95u + SplitMix64(block)) | 1u;
 }
 
