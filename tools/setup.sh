@@ -118,6 +118,7 @@ hash=$({
   dpkg-query -W 'libabsl*' 'libgrpc*' 'libprotobuf*' 'libucx*' 'libgtest*' 'libgmock*' 'libbenchmark*' \
     'nlohmann-json3*' 'libssl*' 'libxxhash*' 'g++*' 'libc6-dev*' 'libstdc++*' 2>/dev/null || true
   cat /usr/local/cuda/include/nccl.h 2>/dev/null || true
+  /usr/local/cuda/bin/nvcc --version 2>/dev/null || true
 } | sha256sum | cut -c1-16)
 line="build --action_env=SYSDEPS=$hash"
 if [ ! -f user.bazelrc ]; then
