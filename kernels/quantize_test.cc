@@ -252,5 +252,18 @@ TEST(QuantizeTypesTest, F16AndBF16AreWidened) {
   EXPECT_FALSE(CanQuantize(FloatType::kF64));
 }
 
+// One NaN for all, so that ranks combine and compare integers.
+TEST(BlockMaximaTest, EveryNaNIsTheSame) {
+  for (uint32_t bits : {0x7F800001u, 0xFFC12345u, 0x7FFFFFFFu}) {
+    const uint32_t values[3] = {0x3F800000u, bits, 0x7F800000u};
+    QuantizeBox box;
+    box.src = reinterpret_cast<const std::byte*>(values);
+    box.rows = 1, box.cols = 3, box.src_stride[1] = 4;
+    uint32_t maximum = 0;
+    BlockMaxima(BlockScale::kF32Of128x128, box, &maximum, 1);
+    EXPECT_EQ(maximum, 0x7FC00000u);
+  }
+}
+
 }  // namespace
 }  // namespace headrace::kernels

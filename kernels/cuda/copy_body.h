@@ -36,7 +36,9 @@ HR_HOST_DEVICE uint64_t CopyUnits(const Warp& warp, const CopyDescriptor& d, int
   constexpr int kBatch = 4;  // loads under way at once
   int unit_bytes[kSides];
   for (int s = 0; s < kSides; ++s) unit_bytes[s] = kBytes;
-  Cursor<kSides, kMaxBoxLoops, 3> at(d.shape, unit_bytes, begin);
+  // By value: the compiler must take it that stores may change the table.
+  const BoxShape<kMaxBoxLoops, 3> shape = d.shape;
+  Cursor<kSides, kMaxBoxLoops, 3> at(shape, unit_bytes, begin);
   BlockFactor factor(d.tensor_key);
   uint64_t sum = 0;
   for (int64_t left = (end - begin + kWarpLanes - 1) / kWarpLanes; left > 0; left -= kBatch) {
@@ -48,7 +50,7 @@ HR_HOST_DEVICE uint64_t CopyUnits(const Warp& warp, const CopyDescriptor& d, int
       unit[i] = warp.template Load<Unit<kBytes>>(d.src + at.offset(kCopySrc));
       dst[i] = at.offset(kCopyDst);
       if constexpr (kSum) position[i] = d.first_byte + at.offset(kCopyPos);
-      at.Advance(d.shape);
+      at.Advance(shape);
     }
     HR_UNROLL
     for (int i = 0; i < kBatch; ++i) {

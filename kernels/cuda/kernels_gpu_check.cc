@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <random>
 #include <string>
@@ -65,7 +66,9 @@ json Run(int argc, char** argv) {
   HeadraceKernelError error = {};
   if (library.kernels->device_count(&devices, &error) != 0) {
     report["reason"] = error.text;
-    return Finish(report, "no GPU: skipped");
+    // A GPU that cannot be used is a failure: its driver may be too old.
+    const bool has_gpu = error.code != cudaErrorNoDevice && std::filesystem::exists("/dev/nvidiactl");
+    return Finish(report, has_gpu ? std::string("failed: ") + error.text : "no GPU: skipped");
   }
   if (devices == 0) return Finish(report, "no GPU: skipped");
   const double seconds = argc > 2 ? std::strtod(argv[2], nullptr) : 20;

@@ -4,6 +4,7 @@
 // Units of memory that a lane loads and stores at once, and their part of the verification sum (kernels/sum.h).
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/host_device.h"
 #include "kernels/sum_keys.h"
@@ -48,18 +49,20 @@ class BlockFactor {
   uint64_t factor_ = 0;
 };
 
-// The sum of the terms of a unit whose first byte is byte `position` of the tensor. `keys` are the sum's 1024 keys.
+// The sum of the terms of a unit whose first byte is byte `position` of the tensor. `keys` are the sum's 1024 keys,
+// 16-byte aligned.
 template <int kBytes>
 HR_HOST_DEVICE uint64_t UnitSum(const Unit<kBytes>& unit, int64_t position, const uint32_t* keys, BlockFactor& factor) {
   constexpr int kWords = Unit<kBytes>::kWords;
   const int64_t first = position >> 2;  // word of the tensor
   const int skip = static_cast<int>(position & 3);
   if (kBytes == 16 && (position & 15) == 0) {  // four whole words of one block
-    const uint32_t* key = keys + (first & (internal::kSumKeys - 1));
+    Unit<16> key;
+    std::memcpy(&key, __builtin_assume_aligned(keys + (first & (internal::kSumKeys - 1)), 16), sizeof key);
     uint64_t sum = 0, count = 0;
     for (int j = 0; j < 4; ++j) {
-      sum += static_cast<uint64_t>(unit.word[j < kWords ? j : 0]) * key[j];
-      count += key[j];
+      sum += static_cast<uint64_t>(unit.word[j < kWords ? j : 0]) * key.word[j];
+      count += key.word[j];
     }
     return (sum + 4 * count) * factor.Of(first / internal::kSumKeys);
   }
