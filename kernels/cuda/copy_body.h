@@ -43,14 +43,17 @@ HR_HOST_DEVICE uint64_t CopyUnits(const Warp& warp, const CopyDescriptor& d, int
   uint64_t sum = 0;
   for (int64_t left = (end - begin + kWarpLanes - 1) / kWarpLanes; left > 0; left -= kBatch) {
     Unit<kBytes> unit[kBatch];
-    int64_t dst[kBatch], position[kBatch];
+    int64_t src[kBatch], dst[kBatch], position[kBatch];
     HR_UNROLL
     for (int i = 0; i < kBatch; ++i) {
-      if (i >= left) break;
-      unit[i] = warp.template Load<Unit<kBytes>>(d.src + at.offset(kCopySrc));
+      src[i] = at.offset(kCopySrc);
       dst[i] = at.offset(kCopyDst);
       if constexpr (kSum) position[i] = d.first_byte + at.offset(kCopyPos);
       at.Advance(shape);
+    }
+    HR_UNROLL
+    for (int i = 0; i < kBatch; ++i) {
+      if (i < left) unit[i] = warp.template Load<Unit<kBytes>>(d.src + src[i]);
     }
     HR_UNROLL
     for (int i = 0; i < kBatch; ++i) {

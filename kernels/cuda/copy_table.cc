@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/small_nests.h"
 #include "kernels/loop_nest.h"
 #include "kernels/packed_box.h"
 
@@ -40,26 +41,19 @@ void AddBox(const StridedCopy& c, bool sum_alone, int64_t slot, CopyTable& table
   }
   std::fill(nest.run, nest.run + kSides, c.run_bytes);
   if (!Normalize(nest, sum_alone ? kSrc : kDst)) return;
-  CopyDescriptor d = {};
-  d.src = c.src + nest.base[kSrc];
-  d.dst = sum_alone ? nullptr : c.dst + nest.base[kDst];
-  d.first_byte = c.first_byte + nest.base[kPos];
-  d.tensor_key = c.tensor_key;
-  d.slot = slot;
-  d.unit_bytes = UnitBytes(nest, d.src, d.dst);
-  d.shape.run_units = nest.run[kSrc] / d.unit_bytes;
-  d.units = d.shape.run_units;
-  const int absent = kMaxBoxLoops - nest.rank;
-  for (int i = 0; i < kMaxBoxLoops; ++i) {
-    d.shape.extent[i] = 1;
-    if (i < absent) continue;
-    const internal::Loop& loop = nest.loop[i - absent];
-    d.shape.extent[i] = loop.extent;
-    for (int s = 0; s < kSides; ++s) d.shape.stride[s][i] = loop.stride[s];
-    d.units *= loop.extent;
-  }
-  SetAdvance(d.shape);
-  table.Append(d, grid::TilesOf(d.units));
+  std::byte* const dst = sum_alone ? nullptr : c.dst + nest.base[kDst];
+  const int64_t unit = UnitBytes(nest, c.src + nest.base[kSrc], dst);
+  grid::ForEachSmallNest(nest, {unit, unit, unit}, [&](const LoopNest& part) {
+    CopyDescriptor d = {};
+    d.src = c.src + part.base[kSrc];
+    d.dst = sum_alone ? nullptr : c.dst + part.base[kDst];
+    d.first_byte = c.first_byte + part.base[kPos];
+    d.tensor_key = c.tensor_key;
+    d.slot = slot;
+    d.unit_bytes = unit;
+    d.units = grid::FillShape(part, part.run[kSrc] / unit, {kSrc, kDst, kPos}, d.shape);
+    table.Append(d, grid::TilesOf(d.units));
+  });
 }
 
 }  // namespace

@@ -87,6 +87,32 @@ TEST(CopyTableTest, JoinsLoopsAndSkipsEmptyBoxes) {
   EXPECT_EQ(table.At(nullptr).count, 1);
 }
 
+// Lanes count by 32 bits: what is longer becomes several boxes, none of which is read here.
+TEST(CopyTableTest, CutsWhatIsLonger) {
+  StridedCopy c = {.src = memory + 1,
+                   .dst = memory,
+                   .run_bytes = (int64_t{1} << 32) + 5,
+                   .rank = 1,
+                   .extent = {3 * (int64_t{1} << 30)},
+                   .src_stride = {int64_t{1} << 33},
+                   .dst_stride = {(int64_t{1} << 32) + 7},
+                   .first_byte = 11,
+                   .pos_stride = {(int64_t{1} << 32) + 6}};
+  CopyTable table;
+  table.AddCopy(c, 0);
+  ASSERT_EQ(table.descriptors().size(), 15u);  // loops in three, runs in five
+  for (size_t i = 0; i < 15; ++i) {
+    const grid::CopyDescriptor& d = table.descriptors()[i];
+    const int64_t row = static_cast<int64_t>(i / 5) << 30, column = static_cast<int64_t>(i % 5) << 30;
+    EXPECT_EQ(d.src, c.src + row * c.src_stride[0] + column);
+    EXPECT_EQ(d.dst, c.dst + row * c.dst_stride[0] + column);
+    EXPECT_EQ(d.first_byte, 11 + row * c.pos_stride[0] + column);
+    EXPECT_EQ(d.shape.extent[kMaxBoxLoops - 1], 1 << 30);
+    EXPECT_EQ(d.shape.run_units, i % 5 == 4 ? 5 : 1 << 30);
+    EXPECT_EQ(d.units, int64_t{d.shape.run_units} << 30);
+  }
+}
+
 TEST(CopyTableTest, AnEmptyTableIsNoLaunch) { EXPECT_EQ(Launch(CopyTable(), 2), (std::vector<uint64_t>{0, 0})); }
 
 // Rows of a matrix byte by byte by the definitions, with no code of the CPU twins: the box, its gaps and its sum.

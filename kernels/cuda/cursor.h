@@ -11,22 +11,25 @@
 
 namespace headrace::kernels::grid {
 
+// The most units of a run and steps of a loop: two of them and a carry fit in 32 bits, which a lane counts by.
+inline constexpr int64_t kMaxSteps = int64_t{1} << 30;
+
 // `kLoops` loops, outermost first, around runs of `run_units` units that are contiguous on all sides. Boxes of fewer
 // loops have outermost ones of one step.
 template <int kLoops, int kSides>
 struct BoxShape {
-  int64_t run_units;
-  int64_t extent[kLoops];
+  int32_t run_units;
+  int32_t extent[kLoops];
   int64_t stride[kSides][kLoops];  // bytes a step
   // 32 units in mixed radix: steps of each loop, then units in the run.
-  int64_t advance[kLoops + 1];
+  int32_t advance[kLoops + 1];
 };
 
 // Fills `advance`.
 template <int kLoops, int kSides>
 HR_HOST_DEVICE constexpr void SetAdvance(BoxShape<kLoops, kSides>& shape) {
   shape.advance[kLoops] = kWarpLanes % shape.run_units;
-  int64_t left = kWarpLanes / shape.run_units;
+  int32_t left = kWarpLanes / shape.run_units;
   for (int i = kLoops - 1; i >= 0; --i) {
     shape.advance[i] = left % shape.extent[i];
     left /= shape.extent[i];
@@ -39,15 +42,15 @@ class Cursor {
  public:
   // At unit number `unit` of the packed order; `unit_bytes[s]` is the size of a unit on side s.
   HR_HOST_DEVICE Cursor(const BoxShape<kLoops, kSides>& shape, const int (&unit_bytes)[kUsed], int64_t unit)
-      : in_run_(unit % shape.run_units) {
+      : in_run_(static_cast<int32_t>(unit % shape.run_units)) {
     for (int s = 0; s < kUsed; ++s) {
       unit_bytes_[s] = unit_bytes[s];
-      offset_[s] = in_run_ * unit_bytes[s];
+      offset_[s] = static_cast<int64_t>(in_run_) * unit_bytes[s];
     }
     int64_t run = unit / shape.run_units;
     HR_UNROLL
     for (int i = kLoops - 1; i >= 0; --i) {
-      index_[i] = run % shape.extent[i];
+      index_[i] = static_cast<int32_t>(run % shape.extent[i]);
       run /= shape.extent[i];
       for (int s = 0; s < kUsed; ++s) offset_[s] += index_[i] * shape.stride[s][i];
     }
@@ -58,18 +61,18 @@ class Cursor {
 
   // 32 units on. Beyond the box's end the place has no meaning.
   HR_HOST_DEVICE void Advance(const BoxShape<kLoops, kSides>& shape) {
-    int64_t moved = shape.advance[kLoops];
+    int32_t moved = shape.advance[kLoops];
     in_run_ += moved;
-    int64_t carry = 0;
+    int32_t carry = 0;
     if (in_run_ >= shape.run_units) {
       in_run_ -= shape.run_units;
       moved -= shape.run_units;
       carry = 1;
     }
-    for (int s = 0; s < kUsed; ++s) offset_[s] += moved * unit_bytes_[s];
+    for (int s = 0; s < kUsed; ++s) offset_[s] += static_cast<int64_t>(moved) * unit_bytes_[s];
     HR_UNROLL
     for (int i = kLoops - 1; i >= 0; --i) {
-      int64_t steps = shape.advance[i] + carry;
+      int32_t steps = shape.advance[i] + carry;
       carry = 0;
       if (steps == 0) continue;
       index_[i] += steps;
@@ -83,8 +86,8 @@ class Cursor {
   }
 
  private:
-  int64_t in_run_;
-  int64_t index_[kLoops];
+  int32_t in_run_;
+  int32_t index_[kLoops];
   int64_t offset_[kUsed];
   int unit_bytes_[kUsed];
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/small_nests.h"
 #include "kernels/loop_nest.h"
 
 namespace headrace::kernels {
@@ -34,25 +35,19 @@ void AddBox(int op, int64_t src_bytes, int64_t dst_bytes, const StridedCast& c, 
   nest.run[kSrc] = src_bytes;
   nest.run[kDst] = nest.run[kPos] = dst_bytes;
   if (!Normalize(nest, kDst)) return;
-  ElementwiseDescriptor d = {};
-  d.src = c.src + nest.base[kSrc];
-  d.dst = c.dst + nest.base[kDst];
-  d.op = op;
-  d.width = IsWide(nest, kSrc, d.src, src_bytes) && IsWide(nest, kDst, d.dst, dst_bytes) ? grid::kWideElements : 1;
-  d.shape.run_units = nest.run[kDst] / dst_bytes / d.width;
-  d.units = d.shape.run_units;
-  const int absent = kMaxCastLoops - nest.rank;
-  for (int i = 0; i < kMaxCastLoops; ++i) {
-    d.shape.extent[i] = 1;
-    if (i < absent) continue;
-    const internal::Loop& loop = nest.loop[i - absent];
-    d.shape.extent[i] = loop.extent;
-    d.shape.stride[0][i] = loop.stride[kSrc];
-    d.shape.stride[1][i] = loop.stride[kDst];
-    d.units *= loop.extent;
-  }
-  SetAdvance(d.shape);
-  table.Append(d, grid::TilesOf(d.units));
+  const bool is_wide =
+      IsWide(nest, kSrc, c.src + nest.base[kSrc], src_bytes) && IsWide(nest, kDst, c.dst + nest.base[kDst], dst_bytes);
+  const int32_t width = is_wide ? grid::kWideElements : 1;
+  const int64_t src_unit = width * src_bytes, dst_unit = width * dst_bytes;
+  grid::ForEachSmallNest(nest, {src_unit, dst_unit, dst_unit}, [&](const LoopNest& part) {
+    ElementwiseDescriptor d = {};
+    d.src = c.src + part.base[kSrc];
+    d.dst = c.dst + part.base[kDst];
+    d.op = op;
+    d.width = width;
+    d.units = grid::FillShape(part, part.run[kDst] / dst_unit, {kSrc, kDst}, d.shape);
+    table.Append(d, grid::TilesOf(d.units));
+  });
 }
 
 }  // namespace
