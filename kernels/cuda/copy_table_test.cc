@@ -88,28 +88,49 @@ TEST(CopyTableTest, JoinsLoopsAndSkipsEmptyBoxes) {
 }
 
 // Lanes count by 32 bits: what is longer becomes several boxes, none of which is read here.
-TEST(CopyTableTest, CutsWhatIsLonger) {
-  StridedCopy c = {.src = memory + 1,
-                   .dst = memory,
-                   .run_bytes = (int64_t{1} << 32) + 5,
-                   .rank = 1,
-                   .extent = {3 * (int64_t{1} << 30)},
-                   .src_stride = {int64_t{1} << 33},
-                   .dst_stride = {(int64_t{1} << 32) + 7},
-                   .first_byte = 11,
-                   .pos_stride = {(int64_t{1} << 32) + 6}};
+TEST(CopyTableTest, CutsLongRuns) {
+  const StridedCopy c = {.src = memory + 1,
+                         .dst = memory,
+                         .run_bytes = (int64_t{1} << 32) + 5,
+                         .rank = 1,
+                         .extent = {2},
+                         .src_stride = {int64_t{1} << 33},
+                         .dst_stride = {(int64_t{1} << 32) + 7},
+                         .first_byte = 11,
+                         .pos_stride = {(int64_t{1} << 32) + 6}};
   CopyTable table;
   table.AddCopy(c, 0);
-  ASSERT_EQ(table.descriptors().size(), 15u);  // loops in three, runs in five
-  for (size_t i = 0; i < 15; ++i) {
-    const grid::CopyDescriptor& d = table.descriptors()[i];
-    const int64_t row = static_cast<int64_t>(i / 5) << 30, column = static_cast<int64_t>(i % 5) << 30;
-    EXPECT_EQ(d.src, c.src + row * c.src_stride[0] + column);
-    EXPECT_EQ(d.dst, c.dst + row * c.dst_stride[0] + column);
-    EXPECT_EQ(d.first_byte, 11 + row * c.pos_stride[0] + column);
-    EXPECT_EQ(d.shape.extent[kMaxBoxLoops - 1], 1 << 30);
-    EXPECT_EQ(d.shape.run_units, i % 5 == 4 ? 5 : 1 << 30);
-    EXPECT_EQ(d.units, int64_t{d.shape.run_units} << 30);
+  ASSERT_EQ(table.descriptors().size(), 5u);
+  for (int64_t i = 0; i < 5; ++i) {
+    const grid::CopyDescriptor& d = table.descriptors()[static_cast<size_t>(i)];
+    EXPECT_EQ(d.src, c.src + (i << 30));
+    EXPECT_EQ(d.dst, c.dst + (i << 30));
+    EXPECT_EQ(d.first_byte, 11 + (i << 30));
+    EXPECT_EQ(d.shape.run_units, i == 4 ? 5 : 1 << 30);
+    EXPECT_EQ(d.shape.extent[kMaxBoxLoops - 1], 2);
+    EXPECT_EQ(d.units, 2 * int64_t{d.shape.run_units});
+  }
+}
+
+TEST(CopyTableTest, CutsLongLoops) {
+  const StridedCopy c = {.src = memory,
+                         .dst = memory,
+                         .run_bytes = 1,
+                         .rank = 1,
+                         .extent = {2 * (int64_t{1} << 30) + 3},
+                         .src_stride = {4},
+                         .dst_stride = {3},
+                         .first_byte = 11,
+                         .pos_stride = {2}};
+  CopyTable table;
+  table.AddCopy(c, 0);
+  ASSERT_EQ(table.descriptors().size(), 3u);
+  for (int64_t i = 0; i < 3; ++i) {
+    const grid::CopyDescriptor& d = table.descriptors()[static_cast<size_t>(i)];
+    EXPECT_EQ(d.src, c.src + (i << 30) * 4);
+    EXPECT_EQ(d.dst, c.dst + (i << 30) * 3);
+    EXPECT_EQ(d.first_byte, 11 + (i << 30) * 2);
+    EXPECT_EQ(d.units, i == 2 ? 3 : 1 << 30);
   }
 }
 
