@@ -245,6 +245,7 @@ nccl::Result Communicator::Destroy() {
 
 void Communicator::Abort() {
   std::shared_ptr<Launch> launch;
+  std::thread init;
   {
     std::lock_guard lock(mutex_);
     aborted->store(true);
@@ -252,9 +253,11 @@ void Communicator::Abort() {
     if (init_socket_ >= 0) shutdown(init_socket_, SHUT_RDWR);
     if (segment_ != nullptr) segment_->Ring(rank);
     launch = launch_;
+    init = std::move(init_thread_);
   }
-  if (init_thread_.joinable()) init_thread_.join();
-  if (launch != nullptr) launch->Join();  // it may be waiting for the lock
+  // Both may be waiting for the lock.
+  if (init.joinable()) init.join();
+  if (launch != nullptr) launch->Join();
   {
     std::unique_lock lock(mutex_);
     EndLaunchLocked();

@@ -8,9 +8,12 @@
 // in one process or several of one machine. It moves data between ranks through shared memory, and checks the calls
 // against the documented rules of NCCL and CUDA; rules.cc lists them with their sources.
 //
+// A test that uses it has //loader/testing/nccl_checker:libheadrace_nccl_checker.so as data, and gives
+// loader/testing/nccl_checker/libheadrace_nccl_checker.so as the path of either library.
+//
 // What is modelled
-//   devices     N of them with PCI ids that are the same in all processes; a current device per thread; no sharing of
-//               memory sizes between processes
+//   devices     N of them with PCI ids that are the same in all processes; a current device per thread; each
+//               process counts its own allocations only
 //   memory      device memory is host memory (a memfd, so that cudaIpc* can pass it on), known by a table that tells
 //               device, pinned and pageable memory apart; filled with 0xCB when allocated and with 0xDD when freed
 //   streams     a FIFO and a thread each, begun at the first work and ended by cudaStreamDestroy. The threads of the

@@ -44,7 +44,8 @@ class RulesTest : public testing::TestWithParam<std::string> {
     environment.push_back(std::string(kViolationsFileVariable) + "=" + file_);
     // A case ends in the middle of what it does.
     const char* tsan = std::getenv("TSAN_OPTIONS");
-    environment.push_back(std::string("TSAN_OPTIONS=report_thread_leaks=0:") + (tsan == nullptr ? "" : tsan));
+    environment.push_back(std::string("TSAN_OPTIONS=report_thread_leaks=0:atexit_sleep_ms=0:") +
+                          (tsan == nullptr ? "" : tsan));
     if (mode == "return") environment.push_back(std::string(kOnViolationVariable) + "=return");
     return Child(GetParam(), environment).Wait();
   }
@@ -76,6 +77,12 @@ std::vector<std::string> Names() {
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(All, RulesTest, testing::ValuesIn(Names()), [](const auto& info) { return info.param; });
+
+TEST(RulesTableTest, ADeadlockSaysWhatWaitsForWhat) {
+  const Outcome outcome = Child("WrongOrder", Cases().at("WrongOrder").environment).Wait();
+  EXPECT_NE(outcome.errors.find("waits for send 0 of 1 to rank"), std::string::npos) << outcome.errors;
+  EXPECT_NE(outcome.errors.find("that rank runs its kernel 1"), std::string::npos) << outcome.errors;
+}
 
 TEST(RulesTableTest, EveryRuleIsBrokenAndHasASource) {
   std::set<std::string> broken, rules;
