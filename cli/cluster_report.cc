@@ -18,6 +18,11 @@ constexpr int32_t kShownRanks = 12;  // of each side, in the timeline
 
 std::string Times(double ratio) { return absl::StrFormat("%.3f x mean", ratio); }
 
+double CrossRailShare(const ClusterFigures& f) {
+  return f.domain_wire_bytes == 0 ? 0
+                                  : static_cast<double>(f.cross_rail_bytes) / static_cast<double>(f.domain_wire_bytes);
+}
+
 TrafficMatrix MatrixOf(const Cluster& cluster, const Traffic& traffic) {
   const int64_t sources = cluster.source.ranks, destinations = cluster.destination.ranks;
   const int64_t row = GroupSize(sources, kRows), column = GroupSize(destinations, kColumns);
@@ -95,6 +100,8 @@ nlohmann::ordered_json PlannedJobToJson(const PlannedJob& planned) {
           {"wire_bytes", f.wire_bytes},
           {"domain_needed_bytes", f.domain_needed_bytes},
           {"domain_wire_bytes", f.domain_wire_bytes},
+          {"cross_rail_bytes", f.cross_rail_bytes},
+          {"cross_rail_share", CrossRailShare(f)},
           {"busiest_sender_bytes", f.busiest_sender_bytes},
           {"sender_max_over_mean", f.sender_max_over_mean},
           {"stage_sender_max_over_mean", f.worst_stage_max_over_mean},
@@ -113,26 +120,28 @@ nlohmann::ordered_json PlannedJobToJson(const PlannedJob& planned) {
 
 std::vector<std::vector<std::string>> PlannedJobTable(const PlannedJob& planned) {
   const ClusterFigures& f = planned.figures;
-  return {{"model", planned.job.cluster.model},
-          {"layout", planned.job.cluster.layout},
-          {"trainer", TrainerText(planned.job.layout)},
-          {"engines", EngineText(planned.job.layout)},
-          {"policy", std::string(PolicyName(planned.plan->policy()))},
-          {"tensors", absl::StrCat(f.tensors)},
-          {"copies", absl::StrCat(f.copies)},
-          {"needed", HumanBytes(f.needed_bytes)},
-          {"on the wire", HumanBytes(f.wire_bytes)},
-          {"into domains",
-           absl::StrCat(HumanBytes(f.domain_wire_bytes), " for ", HumanBytes(f.domain_needed_bytes), " distinct")},
-          {"busiest sender", absl::StrCat(HumanBytes(f.busiest_sender_bytes), ", ", Times(f.sender_max_over_mean), ", ",
-                                          Times(f.worst_stage_max_over_mean), " of its stage at most")},
-          {"busiest receiver", Times(f.receiver_max_over_mean)},
-          {"planned in", absl::StrCat(HumanSeconds(planned.plan_seconds), ", proven in ",
-                                      HumanSeconds(planned.proof_seconds), ", ", HumanBytes(planned.peak_bytes))},
-          {"one receiver's part",
-           absl::StrCat(planned.receiver_copies, " copies in ", HumanSeconds(planned.receiver_seconds),
-                        "; its layout travels as ", HumanBytes(planned.manifest_bytes))},
-          {"digest", absl::BytesToHexString(ClusterDigest(*planned.plan))}};
+  return {
+      {"model", planned.job.cluster.model},
+      {"layout", planned.job.cluster.layout},
+      {"trainer", TrainerText(planned.job.layout)},
+      {"engines", EngineText(planned.job.layout)},
+      {"policy", std::string(PolicyName(planned.plan->policy()))},
+      {"tensors", absl::StrCat(f.tensors)},
+      {"copies", absl::StrCat(f.copies)},
+      {"needed", HumanBytes(f.needed_bytes)},
+      {"on the wire", HumanBytes(f.wire_bytes)},
+      {"into domains",
+       absl::StrCat(HumanBytes(f.domain_wire_bytes), " for ", HumanBytes(f.domain_needed_bytes), " distinct")},
+      {"across rails", absl::StrFormat("%s, %.1f %% of it", HumanBytes(f.cross_rail_bytes), 100 * CrossRailShare(f))},
+      {"busiest sender", absl::StrCat(HumanBytes(f.busiest_sender_bytes), ", ", Times(f.sender_max_over_mean), ", ",
+                                      Times(f.worst_stage_max_over_mean), " of its stage at most")},
+      {"busiest receiver", Times(f.receiver_max_over_mean)},
+      {"planned in", absl::StrCat(HumanSeconds(planned.plan_seconds), ", proven in ",
+                                  HumanSeconds(planned.proof_seconds), ", ", HumanBytes(planned.peak_bytes))},
+      {"one receiver's part",
+       absl::StrCat(planned.receiver_copies, " copies in ", HumanSeconds(planned.receiver_seconds),
+                    "; its layout travels as ", HumanBytes(planned.manifest_bytes))},
+      {"digest", absl::BytesToHexString(ClusterDigest(*planned.plan))}};
 }
 
 std::vector<std::vector<std::string>> TransferTable(const ClusterPlan& plan) {

@@ -82,6 +82,10 @@ struct SideShape {
   int32_t ranks_per_domain = 1;
 };
 
+// Each GPU of a host has a NIC of its own, and the NICs at one place of all hosts, of both sides, hang on one leaf switch,
+// a *rail*: what stays on it crosses one switch, other traffic between domains takes the spine.
+inline int32_t RailOf(const SideShape& side, int32_t rank) { return rank % side.ranks_per_host; }
+
 struct Cluster {
   std::string model;
   std::string layout;  // its id

@@ -85,11 +85,11 @@ std::string CanonicalText(const ClusterPlan& plan) {
   }
   for (const Load& load : plan.loads()) {
     absl::StrAppend(&out, "load of ", absl::StrJoin(load.candidates, " "), " cut ", absl::StrJoin(load.begins, " "),
-                    "\n");
+                    " by ", absl::StrJoin(load.owners, " "), "\n");
   }
   for (const ConsumerSet& set : plan.consumers()) {
     absl::StrAppend(&out, "consumers ", absl::StrJoin(set.ranks(), " "), " cut ", absl::StrJoin(set.borders(), " "),
-                    "\n");
+                    " doors ", absl::StrJoin(set.doors(), " "), " of ", absl::StrJoin(set.entry_places(), " "), "\n");
   }
   return out;
 }

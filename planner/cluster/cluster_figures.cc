@@ -84,7 +84,13 @@ class Measuring {
     sent_[run.first.sender] += run.bytes;
     const ConsumerSet& set = plan_.consumers()[run.consumers];
     const int domains = static_cast<int>(set.domains().size());
-    for (int d = 0; d < domains; ++d) entered_[set.Entry(d, run.first.section)] += run.bytes;
+    int32_t rail = RailOf(plan_.cluster().source, run.first.sender);
+    for (int n = 0; n < domains; ++n) {
+      const int32_t entry = set.Entry((run.first.first_domain + n) % domains, run.first.door);
+      entered_[entry] += run.bytes;
+      const int32_t next = RailOf(plan_.cluster().destination, entry);
+      out_.cross_rail_bytes += next == std::exchange(rail, next) ? 0 : run.bytes;
+    }
     out_.domain_wire_bytes += run.bytes * domains;
     out_.wire_bytes += run.bytes * static_cast<Index>(set.ranks().size());
     std::vector<Index>& copies = shard_copies_[run.unit][run.group->destination_group];

@@ -17,6 +17,8 @@ struct ClusterFigures {
   // What enters domains from outside, and the different bytes that a domain's receivers want, summed over the domains.
   Index domain_wire_bytes = 0;
   Index domain_needed_bytes = 0;
+  // Of domain_wire_bytes what leaves from a NIC of one rail and arrives at one of another (cluster.h).
+  Index cross_rail_bytes = 0;
   Index busiest_sender_bytes = 0;
   double sender_max_over_mean = 1.0;       // over source ranks that hold anything
   double worst_stage_max_over_mean = 1.0;  // the same within each pipeline stage, the largest of these

@@ -87,7 +87,11 @@ Counted Count(const ClusterPlan& plan) {
     for (const Passage& p : mine.passages) {
       f.wire_bytes += p.bytes;
       const int32_t from = p.from - cluster.source.ranks;
-      if (from < 0 || from / per_domain != r / per_domain) entered += p.bytes;
+      if (from >= 0 && from / per_domain == r / per_domain) continue;
+      entered += p.bytes;
+      const int32_t rail =
+          from < 0 ? p.from % cluster.source.ranks_per_host : from % cluster.destination.ranks_per_host;
+      if (rail != r % cluster.destination.ranks_per_host) f.cross_rail_bytes += p.bytes;
     }
     out.entered.push_back(entered);
     f.domain_wire_bytes += entered;
@@ -128,6 +132,7 @@ TEST(ClusterFiguresTest, AreWhatTheRanksPlansAddUpTo) {
       EXPECT_EQ(have.wire_bytes, want.figures.wire_bytes);
       EXPECT_EQ(have.domain_wire_bytes, want.figures.domain_wire_bytes);
       EXPECT_EQ(have.domain_needed_bytes, want.figures.domain_needed_bytes);
+      EXPECT_EQ(have.cross_rail_bytes, want.figures.cross_rail_bytes);
       EXPECT_EQ(have.busiest_sender_bytes, want.figures.busiest_sender_bytes);
       EXPECT_EQ(have.busiest_receiver_copies, want.figures.busiest_receiver_copies);
       if (policy == Policy::kAuto) {
@@ -189,6 +194,23 @@ Cluster Replicas(int replicas) {
   cluster.destination = {8, 4, 4};
   cluster.source_stage.assign(replicas, 0);
   return cluster;
+}
+
+// Eight senders that hold the same, eight receivers of one host: of a matrix for each, and of one for all of them, each
+// byte has a way on which it stays on its rail.
+TEST(ClusterFiguresTest, BytesThatManyHoldStayOnTheirRail) {
+  Cluster cluster = Replicas(8);
+  cluster.destination = {8, 8, 8};
+  cluster.units.push_back(MatrixUnit("v.{layer}", 512, 4096, 1, 8));
+  cluster.units[1].source_groups = EvenGroups(1, 1, 8);
+  cluster.units[1].destination_groups = EvenGroups(1, 8, 1);
+  for (int32_t l = 0; l < 6; ++l) cluster.units[1].instances.push_back({l, -1, 0, 0, 0, 0});
+  const absl::StatusOr<ClusterPlan> plan = PlanCluster(cluster, Policy::kAuto);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const ClusterFigures figures = MeasureCluster(*plan);
+  EXPECT_LE(figures.cross_rail_bytes, figures.domain_wire_bytes / 50);
+  EXPECT_LE(figures.sender_max_over_mean, 1.02);
+  EXPECT_LE(figures.receiver_max_over_mean, 1.02);
 }
 
 TEST(ClusterFiguresTest, NamesTheWorstStage) {

@@ -4,12 +4,14 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "planner/cluster/check_cluster.h"
+#include "planner/cluster/sender_lines.h"
 #include "planner/fair_shares.h"
 #include "planner/status.h"
 #include "planner/validate.h"
@@ -76,10 +78,6 @@ void AddMemberships(const std::vector<RankGroup>& groups, int32_t unit, std::vec
   }
 }
 
-// The stretch in which byte `at` of a line lies: the last one that begins there or before.
-size_t CandidateAt(const Load& load, Index at) {
-  return std::upper_bound(load.begins.begin(), load.begins.end() - 1, at) - load.begins.begin() - 1;
-}
 size_t SectionAt(const ConsumerSet& set, Index at) {
   return std::upper_bound(set.borders().begin(), set.borders().end(), at) - set.borders().begin();
 }
@@ -114,7 +112,7 @@ class ClusterPlanner {
       HR_RETURN_IF_ERROR(AddAggregates(static_cast<int>(u)));
     }
     Share();
-    for (ConsumerSet& set : plan_.consumers_) set.PlaceEntries();
+    PlaceEntries();
     FollowWays();
     return std::move(plan_);
   }
@@ -153,48 +151,79 @@ class ClusterPlanner {
 
   int32_t LoadOf(std::vector<int32_t> ranks) {
     const auto [it, fresh] = loads_.try_emplace(ranks, static_cast<int32_t>(plan_.loads_.size()));
-    if (fresh) plan_.loads_.push_back({std::move(ranks), 0, {}});
+    if (fresh) plan_.loads_.push_back({std::move(ranks), 0, {}, {}});
     return it->second;
   }
 
   int32_t ConsumersOf(std::vector<int32_t> ranks) {
     const auto [it, fresh] = consumers_.try_emplace(ranks, static_cast<int32_t>(plan_.consumers_.size()));
-    if (fresh) plan_.consumers_.emplace_back(std::move(ranks), plan_.cluster_->destination.ranks_per_domain);
+    if (fresh) plan_.consumers_.emplace_back(std::move(ranks), plan_.cluster_->destination);
     return it->second;
   }
 
-  // How much of each load each of its candidates sends.
+  // How much of each load each of its candidates sends, and which part of it.
   void Share() {
     std::vector<SharedLoad> loads;
     for (const Load& load : plan_.loads_) loads.push_back({load.bytes, load.candidates});
     const std::vector<std::vector<Index>> shares = FairShares(loads, plan_.cluster_->source.ranks);
+    std::vector<RailRoom> rooms;
+    for (const ConsumerSet& set : plan_.consumers_) rooms.emplace_back(set, plan_.cluster_->destination);
+    std::vector<std::vector<LinePart>> parts(plan_.loads_.size());
+    for (const Aggregate& a : plan_.aggregates_) parts[a.load].push_back({a.load_begin, a.bytes, &rooms[a.consumers]});
+    std::vector<std::vector<int32_t>> rails;       // by load, candidate
+    std::vector<std::pair<size_t, size_t>> order;  // those with the least choice first
     for (size_t l = 0; l < plan_.loads_.size(); ++l) {
+      rails.emplace_back();
+      for (const int32_t rank : plan_.loads_[l].candidates) {
+        rails[l].push_back(RailOf(plan_.cluster_->source, rank));
+      }
+      order.emplace_back(std::set<int32_t>(rails[l].begin(), rails[l].end()).size(), l);
+    }
+    std::sort(order.begin(), order.end());
+    for (const auto& [choice, l] : order) {
       Load& load = plan_.loads_[l];
-      load.begins.push_back(0);
-      for (size_t c = 0; c < load.candidates.size(); ++c) {
-        plan_.sent_[load.candidates[c]] += shares[l][c];
-        load.begins.push_back(load.begins.back() + shares[l][c]);
+      for (size_t c = 0; c < load.candidates.size(); ++c) plan_.sent_[load.candidates[c]] += shares[l][c];
+      for (const SenderStretch& stretch : PlaceSenders(parts[l], shares[l], rails[l])) {
+        load.begins.push_back(stretch.begin);
+        load.owners.push_back(stretch.candidate);
+      }
+      load.begins.push_back(load.bytes);
+    }
+  }
+
+  void PlaceEntries() {
+    std::vector<std::vector<RailRun>> senders(plan_.consumers_.size());
+    for (const Aggregate& a : plan_.aggregates_) {
+      const Load& load = plan_.loads_[a.load];
+      std::vector<RailRun>& runs = senders[a.consumers];
+      for (size_t s = load.StretchAt(a.load_begin); s < load.owners.size(); ++s) {
+        const Index at = std::max<Index>(load.begins[s] - a.load_begin, 0);
+        if (at >= a.bytes) break;
+        const int32_t rail = RailOf(plan_.cluster_->source, load.candidates[load.owners[s]]);
+        if (runs.empty() || runs.back().rail != rail) runs.push_back({a.consumers_begin + at, rail});
       }
     }
+    for (size_t c = 0; c < senders.size(); ++c) plan_.consumers_[c].PlaceEntries(senders[c]);
   }
 
   // Which way each part of each aggregate goes.
   void FollowWays() {
-    absl::flat_hash_map<std::tuple<int32_t, int32_t, size_t>, int32_t> ways;  // by sender, consumers, section
+    absl::flat_hash_map<std::tuple<int32_t, int32_t, int32_t>, int32_t> ways;  // by sender, consumers, door
     for (const Aggregate& a : plan_.aggregates_) {
       const Load& load = plan_.loads_[a.load];
       const ConsumerSet& set = plan_.consumers_[a.consumers];
       std::vector<WayRun>& runs = plan_.way_runs_.emplace_back();
       for (Index at = 0; at < a.bytes;) {
-        const size_t candidate = CandidateAt(load, a.load_begin + at);
+        const size_t stretch = load.StretchAt(a.load_begin + at);
         const size_t section = SectionAt(set, a.consumers_begin + at);
-        Index end = std::min(a.bytes, load.begins[candidate + 1] - a.load_begin);
+        Index end = std::min(a.bytes, load.begins[stretch + 1] - a.load_begin);
         if (section < set.borders().size()) end = std::min(end, set.borders()[section] - a.consumers_begin);
-        const auto [way, fresh] = ways.try_emplace({load.candidates[candidate], a.consumers, section},
-                                                   static_cast<int32_t>(plan_.way_bytes_.size()));
+        const auto [way, fresh] =
+            ways.try_emplace({load.candidates[load.owners[stretch]], a.consumers, set.doors()[section]},
+                             static_cast<int32_t>(plan_.way_bytes_.size()));
         if (fresh) plan_.way_bytes_.push_back(0);
         Index& bytes = plan_.way_bytes_[way->second];
-        runs.push_back({static_cast<int32_t>(candidate), static_cast<int32_t>(section), at, bytes, way->second});
+        runs.push_back({static_cast<int32_t>(stretch), static_cast<int32_t>(section), at, bytes, way->second});
         bytes += end - at;
         at = end;
       }
@@ -228,27 +257,26 @@ void ClusterPlan::AppendStripes(int unit, const InstanceGroup& group, int32_t pl
   const ConsumerSet& set = consumers_[a.consumers];
   const Index in_load = a.load_begin + before, in_set = a.consumers_begin + before;
   auto cut_of = [&](Index border, Index begin) { return CutAt(border - begin, cell.bytes, cell.stripe_unit); };
-  size_t candidate = CandidateAt(load, in_load), section = SectionAt(set, in_set);
+  const size_t stretches = load.owners.size();
+  size_t stretch = load.StretchAt(in_load), section = SectionAt(set, in_set);
   for (Index offset = 0; offset < cell.bytes;) {
-    while (candidate + 1 < load.candidates.size() && cut_of(load.begins[candidate + 1], in_load) <= offset) {
-      ++candidate;
-    }
+    while (stretch + 1 < stretches && cut_of(load.begins[stretch + 1], in_load) <= offset) ++stretch;
     while (section < set.borders().size() && cut_of(set.borders()[section], in_set) <= offset) ++section;
     Index end = cell.bytes;
-    if (candidate + 1 < load.candidates.size()) end = std::min(end, cut_of(load.begins[candidate + 1], in_load));
+    if (stretch + 1 < stretches) end = std::min(end, cut_of(load.begins[stretch + 1], in_load));
     if (section < set.borders().size()) end = std::min(end, cut_of(set.borders()[section], in_set));
-    const int32_t sender = load.candidates[candidate];
+    const int32_t sender = load.candidates[load.owners[stretch]];
     // A stripe that was cut beside a line's border may begin outside of its run, or have none.
     const std::vector<WayRun>& runs = way_runs_[group.first_aggregate + cell.cell_class];
-    const auto behind = std::upper_bound(
-        runs.begin(), runs.end(), std::pair(candidate, section), [](const auto& key, const WayRun& run) {
-          return key < std::pair(static_cast<size_t>(run.candidate), static_cast<size_t>(run.section));
+    const auto behind =
+        std::upper_bound(runs.begin(), runs.end(), std::pair(stretch, section), [](const auto& key, const WayRun& run) {
+          return key < std::pair(static_cast<size_t>(run.stretch), static_cast<size_t>(run.section));
         });
     const WayRun& run = behind == runs.begin() ? *behind : *std::prev(behind);
     const Index way_bytes = way_bytes_[run.way];
     const Index middle = run.before + std::max<Index>(before + offset - run.begin, 0) + (end - offset) / 2;
     const Index order = static_cast<Index>(static_cast<__int128>(std::min(middle, way_bytes)) * kOrderEnd / way_bytes);
-    out->push_back({offset, end - offset, sender, SourceOf(unit, group, c, sender), static_cast<int32_t>(section),
+    out->push_back({offset, end - offset, sender, SourceOf(unit, group, c, sender), set.doors()[section],
                     FirstDomain(sender, a.consumers), way_bytes, order});
     offset = end;
   }
@@ -299,7 +327,7 @@ void ClusterPlan::AppendLegs(const ConsumerSet& set, const ItemStripe& stripe, s
   for (size_t n = 0; n < domains; ++n) {
     const auto domain = static_cast<int>((stripe.first_domain + n) % domains);
     const ConsumerDomain& d = set.domains()[domain];
-    const int32_t entry = set.Entry(domain, stripe.section);
+    const int32_t entry = set.Entry(domain, stripe.door);
     out->push_back({from, first_node + entry});
     from = first_node + entry;
     const auto begin = set.ranks().begin() + d.first;

@@ -8,11 +8,15 @@
 // stored for an item; where it comes from and goes to follows from its place on two lines of bytes:
 //
 //   load      all items that the same source ranks can send. FairShares says how many bytes of it each rank sends, so
-//             that the busiest sender is the least busy; each sends one stretch of the line.
-//   consumers all items that the same destination ranks want. Each rank is its domain's entry for one stretch.
+//             that the busiest sender is the least busy; it sends them in stretches of the line (sender_lines.h).
+//   consumers all items that the same destination ranks want. Each rank is its domain's entry for an equal share, in
+//             stretches of the line (consumers.h).
 //
 //   load line of the ranks 0, 1, 2   |--a0--|--b0--|--a1--|--b1--|     items of two instances
 //   shares                           |    0    |    1    |   2   |     b0: a stripe of rank 0, a stripe of rank 1
+//
+// Stretches are laid so that as many bytes as these shares allow, or nearly, are sent and received on one rail
+// (cluster.h).
 //
 // An item across the end of a stretch is cut there at the nearest multiple of its stripe unit, and not at all where a
 // stripe would be shorter than that (unit_plan.h; at least kMinStripeBytes). So a sender gets more than its share by
@@ -25,6 +29,7 @@
 //
 // Deterministic: every member that makes the plan from the same cluster gets the same one.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -59,8 +64,14 @@ struct UnitIndex {
 struct Load {
   std::vector<int32_t> candidates;  // source ranks, ascending
   Index bytes = 0;
-  // By candidate, and one past the last: where its stretch of the line begins.
+  // Stretches of the line: where each begins, and one past the last; which candidate sends it.
   std::vector<Index> begins;
+  std::vector<int32_t> owners;  // indices into candidates
+
+  // The stretch in which byte `at` lies: the last one that begins there or before.
+  size_t StretchAt(Index at) const {
+    return std::upper_bound(begins.begin(), begins.end() - 1, at) - begins.begin() - 1;
+  }
 };
 
 // The items of one class of an instance group, instance by instance.
@@ -72,12 +83,12 @@ struct Aggregate {
   Index consumers_begin = 0;  // on the consumers' line
 };
 
-// A part of an aggregate that goes one way. By candidate and section, which is by place on both lines.
+// A part of an aggregate that goes one way. By stretch and section, which is by place on both lines.
 struct WayRun {
-  int32_t candidate = 0;  // index into Load::candidates
-  int32_t section = 0;
-  Index begin = 0;   // in the aggregate
-  Index before = 0;  // of its way, in runs before this one
+  int32_t stretch = 0;  // of the load's line
+  int32_t section = 0;  // of the consumers' line
+  Index begin = 0;      // in the aggregate
+  Index before = 0;     // of its way, in runs before this one
   int32_t way = 0;
 };
 
@@ -94,9 +105,9 @@ struct ItemStripe {
   Index bytes = 0;
   int32_t sender = 0;        // source rank
   int32_t source = 0;        // index into UnitCell::sources
-  int32_t section = 0;       // of the consumers' line
+  int32_t door = 0;          // of the consumers
   int32_t first_domain = 0;  // of the consumers' domains
-  // All that the sender sends by the same way: to the same consumers, in the same section.
+  // All that the sender sends by the same way: to the same consumers, through the same door.
   Index way_bytes = 0;
   // StripeRoute::order: which part of its way's bytes goes before its middle, of kOrderEnd. So all ways are in step:
   // every rank sends to each of its receivers, and receives from each of its senders, all the time.
@@ -126,9 +137,12 @@ class ClusterPlan final : public ClusterAnswers {
   void AppendStripes(int unit, const InstanceGroup& group, int32_t place, int cell, std::vector<ItemStripe>* out) const;
   // Appends the tree of a stripe that goes to `set`.
   void AppendLegs(const ConsumerSet& set, const ItemStripe& stripe, std::vector<Leg>* out) const;
-  // The domain at which a sender's chains to a set begin: another one for each sender and set.
+  // The domain at which a sender's chains to a set begin: another one for each set, and each sender of a rail or host.
   int FirstDomain(int32_t sender, int32_t consumers) const {
-    return static_cast<int>((sender + consumers) % static_cast<int32_t>(consumers_[consumers].domains().size()));
+    const SideShape& side = cluster_->source;
+    const int32_t hosts = (side.ranks + side.ranks_per_host - 1) / side.ranks_per_host;
+    const int64_t place = int64_t{RailOf(side, sender)} * hosts + sender / side.ranks_per_host;
+    return static_cast<int>((place + consumers) % static_cast<int64_t>(consumers_[consumers].domains().size()));
   }
 
   // ClusterAnswers.

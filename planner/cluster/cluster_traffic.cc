@@ -28,12 +28,12 @@ Index PartsOf(const ClusterPlan& plan, const ItemRun& run) {
 
 std::vector<Bundle> MakeBundles(const ClusterPlan& plan, Index piece_bytes) {
   std::vector<Bundle> bundles;
-  using Key = std::tuple<int32_t, int32_t, int32_t, Index>;  // sender, consumers, section, piece
+  using Key = std::tuple<int32_t, int32_t, int32_t, Index>;  // sender, consumers, door, piece
   absl::flat_hash_map<Key, size_t> known;
   ForEachItemRun(plan, piece_bytes, [&](const ItemRun& run) {
     const Index pieces = (run.first.way_bytes + piece_bytes - 1) / piece_bytes;
     const auto piece = static_cast<Index>(static_cast<__int128>(run.first.order) * pieces / kOrderEnd);
-    const Key key{run.first.sender, run.consumers, run.first.section, piece};
+    const Key key{run.first.sender, run.consumers, run.first.door, piece};
     const auto [it, fresh] = known.try_emplace(key, bundles.size());
     if (fresh) bundles.push_back({run.consumers, run.first, 0, 0});
     Bundle& bundle = bundles[it->second];
@@ -42,8 +42,8 @@ std::vector<Bundle> MakeBundles(const ClusterPlan& plan, Index piece_bytes) {
     bundle.copies += PartsOf(plan, run);
   });
   std::sort(bundles.begin(), bundles.end(), [](const Bundle& a, const Bundle& b) {
-    return std::tie(a.first.order, a.first.sender, a.consumers, a.first.section) <
-           std::tie(b.first.order, b.first.sender, b.consumers, b.first.section);
+    return std::tie(a.first.order, a.first.sender, a.consumers, a.first.door) <
+           std::tie(b.first.order, b.first.sender, b.consumers, b.first.door);
   });
   return bundles;
 }

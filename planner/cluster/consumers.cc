@@ -1,25 +1,95 @@
 #include "planner/cluster/consumers.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace headrace {
+namespace {
 
-ConsumerSet::ConsumerSet(std::vector<int32_t> ranks, int32_t ranks_per_domain) : ranks_(std::move(ranks)) {
+struct Part {
+  Index begin = 0;
+  Index end = 0;
+  int32_t place = -1;  // of the entry among a domain's consumers
+};
+
+// Shares a line out to the consumers of one kind of domain.
+class EntrySharing {
+ public:
+  EntrySharing(const std::vector<int32_t>& rails, Index bytes) : rails_(rails) {
+    const auto count = static_cast<Index>(rails.size());
+    const auto cut = [&](Index n) { return static_cast<Index>(static_cast<__int128>(bytes) * n / count); };
+    for (Index n = 0; n < count; ++n) {
+      room_.push_back(cut(n + 1) - cut(n));
+      places_[rails[n]].push_back(static_cast<int32_t>(n));
+    }
+    open_.push_back({0, bytes});
+  }
+
+  // What is still open goes to those on the rail that is wanted for it, while they have room.
+  void Prefer(absl::Span<const RailRun> wanted) {
+    std::vector<Part> open;
+    for (const Part& part : open_) {
+      auto run = std::upper_bound(wanted.begin(), wanted.end(), part.begin,
+                                  [](Index at, const RailRun& r) { return at < r.begin; }) -
+                 1;
+      for (Index at = part.begin; at < part.end; ++run) {
+        const Index end = run + 1 == wanted.end() ? part.end : std::min(part.end, (run + 1)->begin);
+        if (const auto places = places_.find(run->rail); places != places_.end()) at = Give(at, end, places->second);
+        if (at < end) open.push_back({at, end});
+        at = end;
+      }
+    }
+    open_ = std::move(open);
+  }
+
+  // The rest goes to whoever has room. The parts, ascending.
+  std::vector<Part> Finish() && {
+    std::vector<int32_t> all(rails_.size());
+    for (size_t n = 0; n < all.size(); ++n) all[n] = static_cast<int32_t>(n);
+    for (const Part& part : open_) Give(part.begin, part.end, all);
+    std::sort(given_.begin(), given_.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
+    return std::move(given_);
+  }
+
+ private:
+  // Returns where what could be given ends.
+  Index Give(Index begin, Index end, const std::vector<int32_t>& places) {
+    for (const int32_t place : places) {
+      const Index bytes = std::min(room_[place], end - begin);
+      if (bytes == 0) continue;
+      room_[place] -= bytes;
+      given_.push_back({begin, begin + bytes, place});
+      begin += bytes;
+    }
+    return begin;
+  }
+
+  const std::vector<int32_t>& rails_;
+  std::vector<Index> room_;                         // by place
+  std::map<int32_t, std::vector<int32_t>> places_;  // by rail
+  std::vector<Part> open_, given_;
+};
+
+}  // namespace
+
+ConsumerSet::ConsumerSet(std::vector<int32_t> ranks, const SideShape& shape) : ranks_(std::move(ranks)) {
+  std::vector<std::vector<int32_t>> rails;  // by domain
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (i == 0 || ranks_[i] / ranks_per_domain != ranks_[i - 1] / ranks_per_domain) {
+    if (i == 0 || ranks_[i] / shape.ranks_per_domain != ranks_[i - 1] / shape.ranks_per_domain) {
       domains_.push_back({static_cast<int32_t>(i), 0});
+      rails.emplace_back();
     }
     ++domains_.back().size;
+    rails.back().push_back(RailOf(shape, ranks_[i]));
   }
-  for (const ConsumerDomain& d : domains_) different_sizes_.push_back(d.size);
-  std::sort(different_sizes_.begin(), different_sizes_.end());
-  different_sizes_.erase(std::unique(different_sizes_.begin(), different_sizes_.end()), different_sizes_.end());
-  sizes_ = different_sizes_.size();
-  for (const ConsumerDomain& d : domains_) {
-    const auto it = std::lower_bound(different_sizes_.begin(), different_sizes_.end(), d.size);
-    size_number_.push_back(static_cast<int32_t>(it - different_sizes_.begin()));
-  }
+  std::map<std::vector<int32_t>, int32_t> counts;
+  for (const std::vector<int32_t>& r : rails) ++counts[r];
+  for (const auto& [kind, count] : counts) kinds_.push_back(kind);
+  std::stable_sort(kinds_.begin(), kinds_.end(), [&](const auto& a, const auto& b) { return counts[a] > counts[b]; });
+  std::map<std::vector<int32_t>, int32_t> numbers;
+  for (const std::vector<int32_t>& kind : kinds_) numbers.try_emplace(kind, static_cast<int32_t>(numbers.size()));
+  for (const std::vector<int32_t>& r : rails) kind_of_.push_back(numbers[r]);
 }
 
 Index ConsumerSet::AddBytes(Index bytes) {
@@ -28,21 +98,35 @@ Index ConsumerSet::AddBytes(Index bytes) {
   return begin;
 }
 
-void ConsumerSet::PlaceEntries() {
-  std::vector<std::pair<Index, size_t>> cuts;  // place, size that is cut there
-  for (size_t s = 0; s < sizes_; ++s) {
-    const Index size = different_sizes_[s];
-    for (Index part = 1; part < size; ++part) {
-      cuts.emplace_back(static_cast<Index>(static_cast<__int128>(bytes_) * part / size), s);
+void ConsumerSet::PlaceEntries(absl::Span<const RailRun> senders) {
+  struct Change {
+    Index at;
+    size_t kind;
+    int32_t place;
+  };
+  std::vector<Change> changes;
+  std::vector<RailRun> first_kind;  // on which rails its domains are entered
+  for (size_t k = 0; k < kinds_.size(); ++k) {
+    EntrySharing sharing(kinds_[k], bytes_);
+    sharing.Prefer(senders);
+    if (k > 0) sharing.Prefer(first_kind);
+    for (const Part& part : std::move(sharing).Finish()) {
+      changes.push_back({part.begin, k, part.place});
+      if (k == 0) first_kind.push_back({part.begin, kinds_[0][part.place]});
     }
   }
-  std::sort(cuts.begin(), cuts.end());
-  std::vector<int32_t> place(sizes_, 0);
-  entries_ = place;
-  for (const auto& [border, size] : cuts) {
-    borders_.push_back(border);
-    ++place[size];
-    entries_.insert(entries_.end(), place.begin(), place.end());
+  std::sort(changes.begin(), changes.end(),
+            [](const Change& a, const Change& b) { return std::pair(a.at, a.kind) < std::pair(b.at, b.kind); });
+  std::map<std::vector<int32_t>, int32_t> numbers;
+  std::vector<int32_t> places(kinds_.size(), 0);
+  for (size_t c = 0; c < changes.size();) {
+    const Index at = changes[c].at;
+    for (; c < changes.size() && changes[c].at == at; ++c) places[changes[c].kind] = changes[c].place;
+    const auto [door, fresh] = numbers.try_emplace(places, static_cast<int32_t>(numbers.size()));
+    if (fresh) entry_places_.insert(entry_places_.end(), places.begin(), places.end());
+    if (!doors_.empty() && doors_.back() == door->second) continue;
+    if (at > 0) borders_.push_back(at);
+    doors_.push_back(door->second);
   }
 }
 
@@ -52,15 +136,15 @@ int ConsumerSet::DomainOf(int32_t index) const {
   return static_cast<int>(it - domains_.begin()) - 1;
 }
 
-TreePlace ConsumerSet::PlaceOf(int32_t index, int domain, int first_domain, int section) const {
+TreePlace ConsumerSet::PlaceOf(int32_t index, int domain, int first_domain, int door) const {
   const ConsumerDomain& d = domains_[domain];
-  const int32_t entry = d.first + entries_[section * sizes_ + size_number_[domain]];
+  const int32_t entry = d.first + entry_places_[door * kinds_.size() + kind_of_[domain]];
   auto beside = [&](int32_t step) { return ranks_[d.first + (index - d.first + step + d.size) % d.size]; };
   TreePlace place;
   const int count = static_cast<int>(domains_.size());
   if (index == entry) {
-    if (domain != first_domain) place.from = Entry((domain + count - 1) % count, section);
-    if ((domain + 1) % count != first_domain) place.next_domain = Entry((domain + 1) % count, section);
+    if (domain != first_domain) place.from = Entry((domain + count - 1) % count, door);
+    if ((domain + 1) % count != first_domain) place.next_domain = Entry((domain + 1) % count, door);
   } else {
     place.from = beside(-1);
   }

@@ -9,10 +9,14 @@
 // Bytes enter each domain once, at one of its consumers: the *entry*. The entries are a chain, which begins at any
 // domain and goes round; within a domain the consumers are a chain that begins at the entry and goes round. So each
 // rank passes bytes on at most once over the network and at most once within its domain.
+//
+// A *door* says which consumer is the entry of each domain. All bytes of a section of the line use the same one.
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "planner/cluster/cluster.h"
 #include "planner/manifest.h"
 
 namespace headrace {
@@ -30,10 +34,16 @@ struct TreePlace {
   int32_t next_inside = -1;  // the next rank of the domain
 };
 
+// From there on a line's bytes come from senders on this rail.
+struct RailRun {
+  Index begin = 0;
+  int32_t rail = 0;
+};
+
 class ConsumerSet {
  public:
-  // `ranks` ascending, all different, not empty.
-  ConsumerSet(std::vector<int32_t> ranks, int32_t ranks_per_domain);
+  // `ranks` ascending, all different, not empty, of the side `shape`.
+  ConsumerSet(std::vector<int32_t> ranks, const SideShape& shape);
 
   const std::vector<int32_t>& ranks() const { return ranks_; }
   const std::vector<ConsumerDomain>& domains() const { return domains_; }
@@ -43,28 +53,37 @@ class ConsumerSet {
   Index AddBytes(Index bytes);
   Index bytes() const { return bytes_; }
 
-  // After the last AddBytes: which ranks are entries, by place on the line. A domain of n consumers cuts the line into
-  // n equal parts, one for each of its consumers; all domains' borders together cut it into sections.
-  void PlaceEntries();
-  // Ascending, inside of the line; of section s the first byte is borders()[s - 1].
+  // After the last AddBytes: which ranks are entries, by place on the line. Of a domain of n consumers each is the
+  // entry for an equal part of the line, in as many stretches as it takes to get, first, bytes from senders on its own
+  // rail, and then bytes that the domains which are most alike enter on its rail. So in each domain as many bytes come
+  // from senders on their entry's rail as equal parts allow. `senders` tells whose rail the line's bytes are from:
+  // ascending, the first one from 0 on; not empty. O((runs + consumers of a domain) x (different sets of rails that
+  // domains have)).
+  void PlaceEntries(absl::Span<const RailRun> senders);
+
+  // Where one section ends and the next begins. Ascending, inside of the line.
   const std::vector<Index>& borders() const { return borders_; }
-  int32_t Entry(int domain, int section) const {
-    return ranks_[domains_[domain].first + entries_[section * sizes_ + size_number_[domain]]];
+  // By section, of which there is one more than borders.
+  const std::vector<int32_t>& doors() const { return doors_; }
+  // By door, then by kind of domain: the entry's place among the domain's consumers.
+  const std::vector<int32_t>& entry_places() const { return entry_places_; }
+  int32_t Entry(int domain, int door) const {
+    return ranks_[domains_[domain].first + entry_places_[door * kinds_.size() + kind_of_[domain]]];
   }
 
-  // Of the rank at `index` of ranks(), in domain `domain`, for bytes of a section whose chain begins at `first_domain`.
-  TreePlace PlaceOf(int32_t index, int domain, int first_domain, int section) const;
+  // Of the rank at `index` of ranks(), in domain `domain`, for bytes whose chain begins at `first_domain`.
+  TreePlace PlaceOf(int32_t index, int domain, int first_domain, int door) const;
   int DomainOf(int32_t index) const;
 
  private:
   std::vector<int32_t> ranks_;
   std::vector<ConsumerDomain> domains_;
-  std::vector<int32_t> size_number_;  // by domain: which of the different sizes it has
-  std::vector<int32_t> different_sizes_;
+  std::vector<std::vector<int32_t>> kinds_;  // rails of a domain's consumers; the kind of the most domains first
+  std::vector<int32_t> kind_of_;             // by domain
   Index bytes_ = 0;
-  size_t sizes_ = 0;  // how many different ones
   std::vector<Index> borders_;
-  std::vector<int32_t> entries_;  // by section, then size: place of the entry in a domain of that size
+  std::vector<int32_t> doors_;
+  std::vector<int32_t> entry_places_;
 };
 
 }  // namespace headrace

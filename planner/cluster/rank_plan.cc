@@ -123,7 +123,7 @@ class ReceiverPlanner {
         plan_.AppendStripes(member.unit, group, place, c, &stripes_);
         const int32_t instance = plan_.unit_index(member.unit).instances[group.first + place];
         for (const ItemStripe& stripe : stripes_) {
-          const TreePlace tree = set.PlaceOf(index, domain, stripe.first_domain, stripe.section);
+          const TreePlace tree = set.PlaceOf(index, domain, stripe.first_domain, stripe.door);
           Passage passage{{member.unit, instance, c}, stripe.offset, stripe.bytes, stripe.order};
           passage.sender = stripe.sender;
           passage.source_shard = cell.sources[stripe.source].shard;
@@ -195,15 +195,20 @@ class SenderPlanner {
     const Aggregate& aggregate = plan_.aggregate(group, cell_class);
     const Load& load = plan_.loads()[aggregate.load];
     const auto candidate = std::lower_bound(load.candidates.begin(), load.candidates.end(), rank_);
-    const size_t c = candidate - load.candidates.begin();
-    // Its stretch of the aggregate's part of the line; items that touch it.
-    const Index begin = std::max<Index>(load.begins[c] - aggregate.load_begin, 0);
-    const Index end = std::min(load.begins[c + 1] - aggregate.load_begin, cells.bytes * group.count);
-    for (Index place = begin / cells.bytes; place * cells.bytes < end; ++place) {
-      for (int cell : cells.cells) {
-        const Index at = place * cells.bytes + unit_plan.cells()[cell].class_offset;
-        if (at < end && at + unit_plan.cells()[cell].bytes > begin) {
+    const auto owner = static_cast<int32_t>(candidate - load.candidates.begin());
+    Index added = 0;  // items before that
+    for (size_t s = load.StretchAt(aggregate.load_begin); s < load.owners.size(); ++s) {
+      // A stretch of the aggregate's part of the line; items that touch it.
+      const Index begin = std::max(load.begins[s] - aggregate.load_begin, added);
+      const Index end = std::min(load.begins[s + 1] - aggregate.load_begin, aggregate.bytes);
+      if (load.begins[s] - aggregate.load_begin >= aggregate.bytes) break;
+      if (load.owners[s] != owner) continue;
+      for (Index place = begin / cells.bytes; place * cells.bytes < end; ++place) {
+        for (int cell : cells.cells) {
+          const Index at = place * cells.bytes + unit_plan.cells()[cell].class_offset;
+          if (at >= end || at + unit_plan.cells()[cell].bytes <= begin) continue;
           AddItem(member, group, static_cast<int32_t>(place), cell, aggregate.consumers);
+          added = at + unit_plan.cells()[cell].bytes;
         }
       }
     }
@@ -221,7 +226,7 @@ class SenderPlanner {
       Passage passage{{member.unit, instance, c}, stripe.offset, stripe.bytes, stripe.order};
       passage.sender = rank_;
       passage.source_shard = member.shard;
-      passage.next_domain = Node(plan_, set.Entry(stripe.first_domain, stripe.section));
+      passage.next_domain = Node(plan_, set.Entry(stripe.first_domain, stripe.door));
       passage.first_copy = static_cast<uint32_t>(out_.copies.size());
       unit_plan.AppendCopies(c, stripe.source, stripe.offset, stripe.bytes, 0, 1, &out_.copies);
       for (size_t i = passage.first_copy; i < out_.copies.size(); ++i) {

@@ -46,6 +46,9 @@ class ClusterCommandTest(unittest.TestCase):
         self.assertEqual(plan["domain_needed_bytes"], 2 * (matrices + norms))
         self.assertEqual(plan["domain_wire_bytes"], plan["domain_needed_bytes"])
         self.assertLessEqual(plan["sender_max_over_mean"], 1.02)
+        # Eight trainers that hold everything and eight engine ranks: nothing has to cross.
+        self.assertLess(plan["cross_rail_share"], 0.01)
+        self.assertEqual(plan["cross_rail_share"], plan["cross_rail_bytes"] / plan["domain_wire_bytes"])
         for field in ("copies", "plan_seconds", "proof_seconds", "peak_bytes", "receiver_copies", "manifest_bytes"):
             self.assertGreater(plan[field], 0, field)
         self.assertRegex(plan["digest"], "^[0-9a-f]{64}$")
@@ -62,7 +65,7 @@ class ClusterCommandTest(unittest.TestCase):
     def test_plan_for_people(self):
         r = run("plan", "--layout", "doc-h100-30b-bf16")
         self.assertEqual(r.returncode, 0, r.stderr)
-        for words in ("proven", "Megatron TP1 PP2 DP8 EP8, 16 ranks", "TP8 DP2", "busiest sender", "digest", "expert"):
+        for words in ("proven", "Megatron TP1 PP2 DP8 EP8, 16 ranks", "TP8 DP2", "busiest sender", "across rails", "digest", "expert"):
             self.assertIn(words, r.stdout)
 
     def test_simulate(self):
