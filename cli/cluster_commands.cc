@@ -113,7 +113,8 @@ absl::Status SimulateForPeopleOrPrograms(const ClusterCommand& command) {
   HR_ASSIGN_OR_RETURN(const std::unique_ptr<PlannedJob> planned, PlanJob(command.job, command.policy, *progress));
   const Cluster& cluster = planned->job.cluster;
   HR_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(planned->job.layout.gpu));
-  const CostModel model = GpuCostModel(hardware);
+  CostModel model = GpuCostModel(hardware);
+  model.spine_share = command.spine;
   progress->Update(0.5, "simulating");
   const Traffic traffic = PlanTraffic(*planned->plan);
   SimulateOptions options;
@@ -131,6 +132,7 @@ absl::Status SimulateForPeopleOrPrograms(const ClusterCommand& command) {
     nlohmann::ordered_json document = {{"outcome", "simulated"}};
     document.update(PlannedJobToJson(*planned));
     document["gpu"] = hardware.name;
+    document["spine_share"] = model.spine_share;
     document["simulated_seconds"] = simulation.seconds;
     document["bound_seconds"] = bounds.seconds;
     for (const auto& [name, bound] : parts) document["bounds"][name] = {{"seconds", bound->seconds}, {"of", bound->of}};

@@ -13,6 +13,7 @@ struct ClusterCommand {
   LayoutChoice job;
   std::string policy = "auto";
   std::string page;  // a file for the page with pictures; empty: none
+  double spine = 1;  // CostModel::spine_share
   bool json = false;
 };
 

@@ -70,6 +70,10 @@ int Main(int argc, char** argv) {
   CLI::App* simulating =
       app.add_subcommand("simulate", "Plan a model under a layout, and simulate how long the refit takes");
   add_cluster(simulating, simulate)->required();
+  simulating
+      ->add_option("--spine", simulate.spine,
+                   "what the network carries between rails, as a share of what all NICs send; 1: all of it")
+      ->capture_default_str();
   simulating->callback([&] { exit_status = RunSimulate(simulate); });
 
   ExplainCommand explain;

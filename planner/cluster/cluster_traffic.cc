@@ -54,6 +54,7 @@ void PlaceNodes(const SideShape& side, Traffic* traffic) {
   for (int32_t r = 0; r < side.ranks; ++r) {
     traffic->host.push_back(host + r / side.ranks_per_host);
     traffic->domain.push_back(domain + r / side.ranks_per_domain);
+    traffic->rail.push_back(RailOf(side, r));
   }
 }
 

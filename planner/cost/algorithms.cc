@@ -40,6 +40,7 @@ Traffic NodesOf(const Cluster& cluster) {
     for (int32_t rank = 0; rank < side.ranks; ++rank) {
       traffic.host.push_back(hosts + rank / side.ranks_per_host);
       traffic.domain.push_back(domains + rank / side.ranks_per_domain);
+      traffic.rail.push_back(RailOf(side, rank));
     }
     if (side.ranks > 0) {
       hosts = traffic.host.back() + 1;

@@ -14,9 +14,9 @@
 //              workers of one host share its cores and memory
 //
 // Assumed: ranks do nothing else; a byte that is there once can be used anywhere on the rank; any rank may pass on
-// bytes, trainer ranks too; rates are the cost model's. Left out, so that it stays a bound: latencies, filling of
-// pipelines, costs per message and per copy, snapshots, commits, the fixed costs. Compare it with
-// Simulation::transfer_seconds of a simulation without snapshots.
+// bytes, trainer ranks too; rates are the cost model's. Left out, so that it stays a bound: the spine (a schedule may
+// bring bytes to their rail over NVLink first), latencies, filling of pipelines, costs per message and per copy,
+// snapshots, commits, the fixed costs. Compare it with Simulation::transfer_seconds of a simulation without snapshots.
 
 #include <string>
 #include <vector>

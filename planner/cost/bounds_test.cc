@@ -134,6 +134,7 @@ CostModel RandomModel(std::mt19937_64& random) {
   model.chunk_bytes = static_cast<Index>(any({50, 500, 1e6}));
   model.window = static_cast<Index>(any({1, 2, 8}));
   model.cores = static_cast<Index>(any({0, 0, 1, 2}));
+  model.spine_share = any({1, 1, 0.5, 0.1});
   if (model.cores > 0) model.memory_bytes_per_second = any({0, 1e9});
   return model;
 }

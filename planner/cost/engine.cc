@@ -49,6 +49,9 @@ Engine::Engine(const Traffic& traffic, const CostModel& model, Index chunk_bytes
     host_.push_back(numbers.try_emplace(host, static_cast<int32_t>(numbers.size())).first->second);
   }
   hosts_.resize(numbers.size());
+  if (model.spine_share < 1 && !traffic.rail.empty()) {
+    spine_bytes_per_second_ = model.spine_share * static_cast<double>(nodes) * model.nic.bytes_per_second;
+  }
 
   size_t count = 0;
   for (const Flow& flow : traffic.flows) count += flow.hops.size();
@@ -59,6 +62,7 @@ Engine::Engine(const Traffic& traffic, const CostModel& model, Index chunk_bytes
     for (const Hop& hop : flow.hops) {
       HopState state{.flow = static_cast<int32_t>(f), .from = hop.from, .to = hop.to};
       state.nvlink = traffic.domain[hop.from] == traffic.domain[hop.to];
+      state.crosses = spine_bytes_per_second_ > 0 && !state.nvlink && traffic.rail[hop.from] != traffic.rail[hop.to];
       const WireCost& wire = state.nvlink ? model.nvlink : model.nic;
       state.packs = hop.after < 0 && !wire.mapped;
       state.prepares = wire.sender_ns_per_byte > 0 || wire.sender_ns_per_message > 0 ||
@@ -143,6 +147,9 @@ void Engine::Run() {
         PumpPort(hop.from, hop.nvlink);
         break;
       }
+      case EventKind::kOutOfSpine:
+        TakeIn(detail.subject, static_cast<Picoseconds>(detail.version));
+        break;
       case EventKind::kArrived:
         Arrived(detail.subject);
         break;
@@ -273,9 +280,8 @@ void Engine::Send(int32_t h) {
   hop.in_send_queue = false;
   Offer(h);
   const Phase phase = hop.nvlink ? Phase::kNvlink : Phase::kNic;
-  const Picoseconds receiving = BytesTime(bytes, wire.bytes_per_second);
-  const Picoseconds sending = receiving + NanosecondsTime(static_cast<double>(wire.message_ns * ChunkMessages(bytes)));
-  const Picoseconds latency = NanosecondsTime(static_cast<double>(wire.latency_ns));
+  const Picoseconds sending = BytesTime(bytes, wire.bytes_per_second) +
+                              NanosecondsTime(static_cast<double>(wire.message_ns * ChunkMessages(bytes)));
   if (sending > 0) {
     send_[hop.nvlink][hop.from].busy = true;
     CriticalPath path = path_;
@@ -283,9 +289,35 @@ void Engine::Send(int32_t h) {
     Schedule(now_ + sending, EventKind::kSent, h, path);
     Busy(hop.from, hop.nvlink ? Port::kNvlinkSend : Port::kNicSend, now_, now_ + sending);
   }
+  if (hop.crosses) {
+    const Picoseconds crossing = BytesTime(bytes, spine_bytes_per_second_);
+    if (spine_.free <= now_) spine_ = {now_, path_};
+    // Of a spine that is slower than the receiver's port it comes out when it can be taken in in one go.
+    const Picoseconds held = std::max<Picoseconds>(0, crossing - BytesTime(bytes, wire.bytes_per_second));
+    const Picoseconds out = spine_.free + held;
+    CriticalPath path = spine_.path;
+    path.Add(phase, held);
+    spine_.free += crossing;
+    spine_.path.Add(phase, crossing);
+    if (out > now_) {
+      Schedule(out, EventKind::kOutOfSpine, h, path, static_cast<uint64_t>(now_));
+      return;
+    }
+  }
+  TakeIn(h, now_);
+}
+
+void Engine::TakeIn(int32_t h, Picoseconds sent) {
+  HopState& hop = hops_[h];
+  const WireCost& wire = this->wire(hop);
+  const Index bytes = ChunkBytes(hop, hop.taken_in++);
+  const Phase phase = hop.nvlink ? Phase::kNvlink : Phase::kNic;
+  const Picoseconds receiving = BytesTime(bytes, wire.bytes_per_second);
+  const Picoseconds sending = receiving + NanosecondsTime(static_cast<double>(wire.message_ns * ChunkMessages(bytes)));
+  const Picoseconds latency = NanosecondsTime(static_cast<double>(wire.latency_ns));
   ReceivePort& port = receive_[hop.nvlink][hop.to];
   const Picoseconds begin = std::max(port.free, now_ + latency);
-  const Picoseconds end = std::max(begin + receiving, now_ + latency + sending);
+  const Picoseconds end = std::max(begin + receiving, sent + latency + sending);
   if (port.free > now_ + latency && end == begin + receiving) {
     port.path.Add(phase, end - begin);  // it waited for the chunks before it, not for its sender
   } else {

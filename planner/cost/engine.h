@@ -41,7 +41,7 @@ class Engine {
   const std::vector<NodeUse>& nodes() const { return uses_; }
 
  private:
-  enum class EventKind : uint8_t { kWorkDone, kHostWorkDone, kSent, kArrived };
+  enum class EventKind : uint8_t { kWorkDone, kHostWorkDone, kSent, kOutOfSpine, kArrived };
 
   struct Event {
     Picoseconds time = 0;
@@ -53,7 +53,7 @@ class Engine {
   struct EventDetail {
     EventKind kind = EventKind::kWorkDone;
     int32_t subject = 0;   // a node, a host or a hop
-    uint64_t version = 0;  // kHostWorkDone: stale unless it is the host's
+    uint64_t version = 0;  // kHostWorkDone: stale unless it is the host's. kOutOfSpine: when the chunk left
     CriticalPath path;
   };
 
@@ -65,6 +65,7 @@ class Engine {
     int32_t first_child = -1;   // hops after this one
     int32_t next_sibling = -1;  // the next one after the same hop
     bool nvlink = false;
+    bool crosses = false;     // takes a spine that limits
     bool packs = false;       // `from` packs, since it is the source
     bool prepares = false;    // the worker of `from` has something to do for each chunk
     bool lands_late = false;  // the worker of `to` receives: only then the next hop has the chunk
@@ -75,6 +76,7 @@ class Engine {
     uint32_t preparing = 0;
     uint32_t prepared = 0;
     uint32_t sent = 0;
+    uint32_t taken_in = 0;  // by the receiver's port
     uint32_t arrived = 0;
     uint32_t landed = 0;
   };
@@ -123,6 +125,8 @@ class Engine {
   void PumpWorker(int32_t node);  // begins a job, where there is one and the worker is free
   void PumpPort(int32_t node, bool nvlink);
   void Send(int32_t hop);
+  // A chunk that left at `sent`, and has come through the spine where it had to, reaches the receiver's port.
+  void TakeIn(int32_t hop, Picoseconds sent);
   void Arrived(int32_t hop);
   void Landed(int32_t hop);
   void PassOn(int32_t hop);
@@ -149,7 +153,9 @@ class Engine {
   std::vector<Worker> workers_;
   std::array<std::vector<SendPort>, 2> send_;        // by nvlink, node
   std::array<std::vector<ReceivePort>, 2> receive_;  // likewise
-  std::vector<int32_t> host_;                        // by node, from 0 on without gaps
+  double spine_bytes_per_second_ = 0;                // 0: rails make no difference
+  ReceivePort spine_;
+  std::vector<int32_t> host_;  // by node, from 0 on without gaps
   std::vector<Host> hosts_;
   std::vector<NodeUse> uses_;
 };

@@ -29,7 +29,9 @@ struct Traffic {
   int32_t source_ranks = 0;
   std::vector<int32_t> host;    // by node: nodes of one host, and of one NVLink domain, have the same number
   std::vector<int32_t> domain;  // by node
-  std::vector<Flow> flows;      // each node sends, and each receives, in this order
+  // By node: NICs of one rail hang on one switch, and between rails bytes take the spine. Empty: all hang on one.
+  std::vector<int32_t> rail;
+  std::vector<Flow> flows;  // each node sends, and each receives, in this order
 };
 
 }  // namespace headrace

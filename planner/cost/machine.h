@@ -43,6 +43,9 @@ struct CopyCost {
 struct CostModel {
   WireCost nvlink;  // between nodes of one domain
   WireCost nic;     // between all others
+  // What the spine, which joins the rails (Traffic::rail), carries in a second, as a share of what all nodes' NICs
+  // together send. 1: as much as they can send, so that rails make no difference. Above 0, at most 1.
+  double spine_share = 1;
 
   CopyCost pack;      // at the source, of a packed wire: buffers -> staging. GPU: hbm / 2, since it is read and written
   CopyCost unpack;    // at each destination of a packed wire: staging -> buffers

@@ -51,6 +51,10 @@ absl::Status CheckModel(const CostModel& model) {
   if (model.memory_bytes_per_second > 0 && model.cores == 0) {
     return Error(ErrorCode::kInvalidOption, "cost model: memory_bytes_per_second is set without cores; set both");
   }
+  if (!(model.spine_share > 0 && model.spine_share <= 1)) {
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("cost model: spine_share is ", model.spine_share, "; give a number above 0, at most 1"));
+  }
   if (model.chunk_bytes < 1 || model.window < 1) {
     return Error(ErrorCode::kInvalidOption, absl::StrCat("cost model: chunk_bytes is ", model.chunk_bytes,
                                                          " and window ", model.window, "; both must be 1 or more"));
@@ -64,6 +68,10 @@ absl::Status CheckTraffic(const Traffic& traffic) {
     return Error(ErrorCode::kMalformed,
                  absl::StrCat("traffic: ", traffic.host.size(), " hosts, ", traffic.domain.size(), " domains, ",
                               traffic.source_ranks, " source ranks; give each node a host and a domain"));
+  }
+  if (!traffic.rail.empty() && traffic.rail.size() != traffic.host.size()) {
+    return Error(ErrorCode::kMalformed, absl::StrCat("traffic: ", traffic.rail.size(), " rails for ", nodes,
+                                                     " nodes; give each node one, or none"));
   }
   for (size_t f = 0; f < traffic.flows.size(); ++f) {
     const Flow& flow = traffic.flows[f];

@@ -11,6 +11,10 @@
 //        ready where the node has it (a relay: as soon as it has received it) and where the hop's window is open.
 //      - A port sends one chunk at a time. It arrives in the receiver's port a latency later and is taken in, one
 //        after the other, in the order of leaving; sending and taking in overlap (a chunk is on the wire once).
+//      - What goes from one rail to another takes the spine, a port of all nodes that takes in one chunk after the
+//      other:
+//        a chunk that has left waits for its turn there, and its sender does not wait for it. The receiver's port
+//        takes it in when it comes out, after what has come by then.
 //      - The receiver's worker unpacks arrived chunks in the order of arrival, and packs only when there are none.
 //   3. when all has arrived: every destination copies into its live buffers (commit_bytes), and the fixed costs
 //
@@ -91,8 +95,8 @@ struct Simulation {
 
 // Errors: kMalformed for traffic that is none (a node that does not exist; a hop to itself; a hop that does not begin
 // where the one that it is after ends, or that is not behind it; a first hop from a destination rank; negative
-// numbers), kInvalidOption for a model with negative or not finite numbers, chunk_bytes or window below 1, and for
-// options of the wrong length. Time: chunks * log(nodes); memory: hops and nodes.
+// numbers), kInvalidOption for a model with negative or not finite numbers, chunk_bytes or window below 1, a
+// spine_share that is none, and for options of the wrong length. Time: chunks * log(nodes); memory: hops and nodes.
 absl::StatusOr<Simulation> Simulate(const Traffic& traffic, const CostModel& model,
                                     const SimulateOptions& options = {});
 

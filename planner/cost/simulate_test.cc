@@ -129,6 +129,52 @@ TEST(Simulate, PortsAreFullDuplex) {
   EXPECT_NEAR(Simulated(traffic, PlainModel()).seconds, 0.005, kTolerance);
 }
 
+// Two hosts of two, 4 GB/s of NICs together. A spine of a quarter carries 1 GB/s: one NIC's worth, which two flows that
+// cross share chunk by chunk; what stays on its rail is not held up.
+TEST(Simulate, TheSpineCarriesItsShare) {
+  Traffic traffic = Apart(2, 2);
+  traffic.rail = {0, 1, 0, 1};
+  const std::vector<Flow> crossing = {{10000000, 1, {{0, 3, -1}}}, {10000000, 1, {{1, 2, -1}}}};
+  const std::vector<Flow> straight = {{10000000, 1, {{0, 2, -1}}}, {10000000, 1, {{1, 3, -1}}}};
+  CostModel model = PlainModel();
+  traffic.flows = crossing;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.010, kTolerance);
+  model.spine_share = 0.25;
+  const Simulation both = Simulated(traffic, model);
+  EXPECT_NEAR(both.seconds, 0.020, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(both, Phase::kNic), 0.020, kTolerance);
+  EXPECT_NEAR(both.nodes[3].finished_seconds, 0.019, kTolerance);
+  traffic.flows = straight;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.010, kTolerance);
+  traffic.flows = {crossing[0]};
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.010, kTolerance);
+  // A single chunk needs 2 ms through a spine of 0.5 GB/s.
+  model.spine_share = 0.125;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.020, kTolerance);
+  traffic.flows = crossing;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.040, kTolerance);
+  // Without rails, and within a domain, there is no spine.
+  traffic.rail = {};
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.010, kTolerance);
+  traffic = Together(2, 2);
+  traffic.rail = {0, 1, 0, 1};
+  traffic.flows = crossing;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.001, kTolerance);
+}
+
+// Node 2 gets a chunk through the spine every 4 ms, and ten others on its rail, which it passes on to 3. Of the former
+// two come before the last of the latter.
+TEST(Simulate, WhatStaysOnItsRailDoesNotWaitForTheSpine) {
+  Traffic traffic = Apart(2, 2);
+  traffic.rail = {0, 1, 0, 0};
+  traffic.flows = {{10000000, 1, {{1, 2, -1}}}, {10000000, 1, {{0, 2, -1}, {2, 3, 0}}}};
+  CostModel model = PlainModel();
+  model.spine_share = 0.0625;
+  const Simulation result = Simulated(traffic, model);
+  EXPECT_NEAR(result.nodes[3].finished_seconds, 0.013, kTolerance);
+  EXPECT_NEAR(result.nodes[2].finished_seconds, 0.040, kTolerance);
+}
+
 TEST(Simulate, EarlierFlowsGoFirst) {
   Traffic traffic = Apart(1, 2);
   traffic.flows = {{3000000, 1, {{0, 2, -1}}}, {4000000, 1, {{0, 1, -1}}}};
@@ -359,6 +405,9 @@ TEST(Simulate, RefusesWhatIsNoTraffic) {
     EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
   }
   traffic.flows = {};
+  traffic.rail = {0};
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
+  traffic.rail = {};
   traffic.domain.pop_back();
   EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
 }
@@ -371,6 +420,11 @@ TEST(Simulate, RefusesModelsAndOptionsThatMakeNoSense) {
   model = PlainModel();
   model.unpack.bytes_per_second = -1;
   EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
+  for (double share : {0.0, -1.0, 1.5}) {
+    model = PlainModel();
+    model.spine_share = share;
+    EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
+  }
   model = PlainModel();
   model.memory_bytes_per_second = 1;
   EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");

@@ -62,6 +62,18 @@ class ClusterCommandTest(unittest.TestCase):
             self.assertEqual(plan["wire_bytes"] == plan["needed_bytes"], policy == "auto")
             self.assertLessEqual(plan["stage_sender_max_over_mean"], 1.02)
 
+    def test_a_narrow_spine_takes_longer(self):
+        wide, narrow = (self.json("simulate", "--layout", "pr2413-4b-pp4dp2-tp4dp2", "--spine", share)
+                        for share in ("1", "0.05"))
+        self.assertEqual((wide["spine_share"], narrow["spine_share"]), (1, 0.05))
+        crossing = wide["cross_rail_bytes"] / (0.05 * 16 * 50e9)  # 16 NICs of 50 GB/s
+        self.assertGreaterEqual(narrow["simulated_seconds"], crossing)
+        self.assertLess(narrow["simulated_seconds"], 1.2 * crossing)
+        self.assertLess(wide["simulated_seconds"], 0.5 * crossing)
+        r = run("simulate", "--layout", "doc-h100-4b", "--spine", "2", "--json")
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("spine_share", r.stdout + r.stderr)
+
     def test_plan_for_people(self):
         r = run("plan", "--layout", "doc-h100-30b-bf16")
         self.assertEqual(r.returncode, 0, r.stderr)

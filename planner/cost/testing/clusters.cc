@@ -120,10 +120,12 @@ Traffic RandomTraffic(const Cluster& cluster, std::mt19937_64& random) {
   for (int32_t rank = 0; rank < cluster.source.ranks; ++rank) {
     traffic.host.push_back(rank / cluster.source.ranks_per_host);
     traffic.domain.push_back(rank / cluster.source.ranks_per_domain);
+    traffic.rail.push_back(RailOf(cluster.source, rank));
   }
   for (int32_t rank = 0; rank < cluster.destination.ranks; ++rank) {
     traffic.host.push_back(1000 + rank / cluster.destination.ranks_per_host);
     traffic.domain.push_back(1000 + rank / cluster.destination.ranks_per_domain);
+    traffic.rail.push_back(RailOf(cluster.destination, rank));
   }
   for (const ClusterUnit& unit : cluster.units) {
     for (const UnitInstance& instance : unit.instances) {
