@@ -18,6 +18,7 @@
 #include "planner/cluster/cluster_proof.h"
 #include "planner/cluster/cluster_traffic.h"
 #include "planner/cluster/expand.h"
+#include "planner/cluster/message_groups.h"
 #include "planner/cluster/rank_plan.h"
 #include "planner/cost/gpu_machine.h"
 #include "planner/manifest_wire.h"
@@ -74,6 +75,7 @@ absl::StatusOr<std::unique_ptr<PlannedJob>> PlanJob(const LayoutChoice& options,
   HR_RETURN_IF_ERROR(ProveCluster(cluster, *planned->plan));
   planned->proof_seconds = watch.Lap();
   planned->figures = MeasureCluster(*planned->plan);
+  HR_ASSIGN_OR_RETURN(planned->groups_max, CountGroups(*planned->plan, planned->figures.busiest_node));
   planned->peak_bytes = PeakBytes();
   Manifest part;
   HR_ASSIGN_OR_RETURN(part.destination, RankBuffers(cluster, ClusterSide::kDestination, 0));

@@ -28,6 +28,7 @@ struct PlannedJob {
   double proof_seconds = 0;     // of the whole plan
   double receiver_seconds = 0;  // one receiver's own part, given the plan
   Index receiver_copies = 0;    // of it
+  Index groups_max = 0;         // in which the busiest rank's operations go over NCCL (message_groups.h)
   Index manifest_bytes = 0;     // what that receiver sends of its layout when it joins
   Index peak_bytes = 0;         // of the process
 };

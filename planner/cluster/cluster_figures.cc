@@ -23,7 +23,8 @@ class Measuring {
       : plan_(plan),
         sent_(plan.cluster().source.ranks, 0),
         entered_(plan.cluster().destination.ranks, 0),
-        copies_(plan.cluster().destination.ranks, 0) {
+        copies_(plan.cluster().destination.ranks, 0),
+        operations_(plan.cluster().source.ranks + plan.cluster().destination.ranks, 0) {
     for (const ClusterUnit& unit : plan.cluster().units) {
       shard_copies_.emplace_back();
       for (const RankGroup& g : unit.destination_groups) shard_copies_.back().emplace_back(g.shards.size(), 0);
@@ -42,6 +43,9 @@ class Measuring {
       most = std::max(most, entered_[r]);
     }
     out_.receiver_max_over_mean = MaxOverMean(most, total, ranks);
+    const auto busiest = std::max_element(operations_.begin(), operations_.end());
+    out_.operations_max = *busiest;
+    out_.busiest_node = static_cast<int32_t>(busiest - operations_.begin());
     return out_;
   }
 
@@ -93,8 +97,16 @@ class Measuring {
     }
     out_.domain_wire_bytes += run.bytes * domains;
     out_.wire_bytes += run.bytes * static_cast<Index>(set.ranks().size());
-    std::vector<Index>& copies = shard_copies_[run.unit][run.group->destination_group];
     const UnitPlan& unit = plan_.unit_plan(run.unit);
+    const Index stripes =
+        run.cell >= 0 ? 1 : run.instances * static_cast<Index>(unit.classes()[run.cell_class].cells.size());
+    legs_.clear();
+    plan_.AppendLegs(set, run.first, &legs_);
+    for (const Leg& leg : legs_) {
+      operations_[leg.from] += stripes;
+      operations_[leg.to] += stripes;
+    }
+    std::vector<Index>& copies = shard_copies_[run.unit][run.group->destination_group];
     if (run.cell >= 0) {
       const UnitCell& cell = unit.cells()[run.cell];
       made_.clear();
@@ -150,7 +162,9 @@ class Measuring {
   ClusterFigures out_;
   std::vector<Index> sent_, entered_, copies_;                 // by rank
   std::vector<std::vector<std::vector<Index>>> shard_copies_;  // by unit, destination group, shard
+  std::vector<Index> operations_;                              // by node
   std::vector<Copy> made_;
+  std::vector<Leg> legs_;
 };
 
 }  // namespace

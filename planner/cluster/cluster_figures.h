@@ -24,6 +24,9 @@ struct ClusterFigures {
   double worst_stage_max_over_mean = 1.0;  // the same within each pipeline stage, the largest of these
   double receiver_max_over_mean = 1.0;     // of what enters a rank from outside of its domain, over all that want any
   Index busiest_receiver_copies = 0;
+  // Stripes that a rank sends and gets, of the rank that has the most, and its node.
+  Index operations_max = 0;
+  int32_t busiest_node = 0;
 };
 
 // O(aggregates, and the ranks of the consumers for each stretch of a line).

@@ -78,13 +78,15 @@ Counted Count(const ClusterPlan& plan) {
     const RankPlan mine = *SenderPlan(plan, r);
     Index sent = 0;
     for (const Passage& p : mine.passages) sent += p.bytes;
+    f.operations_max = std::max(f.operations_max, static_cast<Index>(mine.passages.size()));
     out.sent.push_back(sent);
     f.busiest_sender_bytes = std::max(f.busiest_sender_bytes, sent);
   }
   for (int32_t r = 0; r < cluster.destination.ranks; ++r) {
     const RankPlan mine = *ReceiverPlan(plan, r);
-    Index entered = 0;
+    Index entered = 0, operations = 0;
     for (const Passage& p : mine.passages) {
+      operations += 1 + (p.next_domain >= 0) + (p.next_inside >= 0);
       f.wire_bytes += p.bytes;
       const int32_t from = p.from - cluster.source.ranks;
       if (from >= 0 && from / per_domain == r / per_domain) continue;
@@ -94,6 +96,7 @@ Counted Count(const ClusterPlan& plan) {
       if (rail != r % cluster.destination.ranks_per_host) f.cross_rail_bytes += p.bytes;
     }
     out.entered.push_back(entered);
+    f.operations_max = std::max(f.operations_max, operations);
     f.domain_wire_bytes += entered;
     f.copies += static_cast<Index>(mine.copies.size());
     f.busiest_receiver_copies = std::max(f.busiest_receiver_copies, static_cast<Index>(mine.copies.size()));
@@ -132,6 +135,7 @@ TEST(ClusterFiguresTest, AreWhatTheRanksPlansAddUpTo) {
       EXPECT_EQ(have.wire_bytes, want.figures.wire_bytes);
       EXPECT_EQ(have.domain_wire_bytes, want.figures.domain_wire_bytes);
       EXPECT_EQ(have.domain_needed_bytes, want.figures.domain_needed_bytes);
+      EXPECT_EQ(have.operations_max, want.figures.operations_max);
       EXPECT_EQ(have.cross_rail_bytes, want.figures.cross_rail_bytes);
       EXPECT_EQ(have.busiest_sender_bytes, want.figures.busiest_sender_bytes);
       EXPECT_EQ(have.busiest_receiver_copies, want.figures.busiest_receiver_copies);

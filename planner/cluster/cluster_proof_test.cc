@@ -428,6 +428,7 @@ class RankMutants {
     passage("from", [&](RankPlan*, Passage* p) { return (p->from += sign(), true); });
     passage("next_domain", [&](RankPlan*, Passage* p) { return (p->next_domain += sign(), true); });
     passage("next_inside", [&](RankPlan*, Passage* p) { return (p->next_inside += sign(), true); });
+    passage("legs", [&](RankPlan*, Passage* p) { return (p->legs += sign(), true); });
     passage("nobody next", [&](RankPlan*, Passage* p) {
       return std::exchange(p->next_domain, -1) >= 0 || std::exchange(p->next_inside, -1) >= 0;
     });

@@ -148,6 +148,7 @@ TreePlace ConsumerSet::PlaceOf(int32_t index, int domain, int first_domain, int 
   } else {
     place.from = beside(-1);
   }
+  place.legs = 1 + (domain - first_domain + count) % count + (index - entry + d.size) % d.size;
   if (d.size > 1 && beside(1) != ranks_[entry]) place.next_inside = beside(1);
   return place;
 }

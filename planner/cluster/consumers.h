@@ -32,6 +32,7 @@ struct TreePlace {
   int32_t from = -1;
   int32_t next_domain = -1;  // the entry of the next domain
   int32_t next_inside = -1;  // the next rank of the domain
+  int32_t legs = 0;          // from the sender to here
 };
 
 // From there on a line's bytes come from senders on this rail.

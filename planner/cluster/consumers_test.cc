@@ -161,11 +161,13 @@ TEST(ConsumersTest, TreesReachAllOnceAndEntriesShareEvenly) {
         }
         std::vector<int32_t> reached = {set.Entry(first, door)};
         EXPECT_EQ(places[reached[0]].from, -1);
+        EXPECT_EQ(places[reached[0]].legs, 1);
         for (size_t n = 0; n < reached.size(); ++n) {
           const TreePlace place = places[reached[n]];
           for (int32_t next : {place.next_domain, place.next_inside}) {
             if (next < 0) continue;
             EXPECT_EQ(places[next].from, reached[n]);
+            EXPECT_EQ(places[next].legs, place.legs + 1);
             EXPECT_EQ(next / per_domain == reached[n] / per_domain, next == place.next_inside);
             reached.push_back(next);
           }

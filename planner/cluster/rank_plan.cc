@@ -130,6 +130,7 @@ class ReceiverPlanner {
           passage.from = tree.from < 0 ? stripe.sender : Node(plan_, tree.from);
           passage.next_domain = Node(plan_, tree.next_domain);
           passage.next_inside = Node(plan_, tree.next_inside);
+          passage.legs = tree.legs;
           passage.first_copy = static_cast<uint32_t>(out_.copies.size());
           if (count > 0) {
             unit_plan.AppendCopies(c, stripe.source, stripe.offset, stripe.bytes, first, count, &out_.copies);

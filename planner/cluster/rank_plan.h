@@ -32,6 +32,7 @@ struct Passage {
   int32_t from = -1;         // the node that hands them to this one; -1 at the sender
   int32_t next_domain = -1;  // the node to which this one passes them on over the network
   int32_t next_inside = -1;  // and within its domain
+  int32_t legs = 0;          // from the sender to here
   uint32_t first_copy = 0;
   uint32_t copies = 0;  // none where the rank only passes the bytes on
 };

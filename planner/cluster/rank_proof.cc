@@ -117,6 +117,13 @@ class RankProof {
       if (leg.from == plan_.node) (Inside(leg) ? next_inside : next_domain) = leg.to;
     }
     if (receiver_ && from < 0) return InvalidAt(p.item, "it does not come here");
+    int32_t legs = 0, behind = plan_.node;
+    for (auto leg = stripe->legs.rbegin(); leg != stripe->legs.rend(); ++leg) {
+      if (leg->to == behind) behind = leg->from, ++legs;
+    }
+    if (legs != p.legs) {
+      return InvalidAt(p.item, absl::StrCat("it is ", p.legs, " legs from its sender instead of ", legs));
+    }
     if (std::tie(from, next_domain, next_inside) == std::tie(p.from, p.next_domain, p.next_inside)) {
       ++passed_[p.item];
       if (receiver_ && passed_[p.item] > stripes_.size()) return InvalidAt(p.item, "it comes twice");

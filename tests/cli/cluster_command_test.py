@@ -49,7 +49,8 @@ class ClusterCommandTest(unittest.TestCase):
         # Eight trainers that hold everything and eight engine ranks: nothing has to cross.
         self.assertLess(plan["cross_rail_share"], 0.01)
         self.assertEqual(plan["cross_rail_share"], plan["cross_rail_bytes"] / plan["domain_wire_bytes"])
-        for field in ("copies", "plan_seconds", "proof_seconds", "peak_bytes", "receiver_copies", "manifest_bytes"):
+        for field in ("copies", "plan_seconds", "proof_seconds", "peak_bytes", "receiver_copies", "manifest_bytes",
+                      "operations_max", "groups_max"):
             self.assertGreater(plan[field], 0, field)
         self.assertRegex(plan["digest"], "^[0-9a-f]{64}$")
         self.assertEqual(self.json("plan", "--layout", "doc-h100-4b")["digest"], plan["digest"])
