@@ -81,6 +81,7 @@ Engine::Engine(const Traffic& traffic, const CostModel& model, Index chunk_bytes
       hops_.push_back(state);
     }
   }
+  FormGroups();
 }
 
 Index Engine::ChunkBytes(const HopState& hop, uint32_t chunk) const {
@@ -153,6 +154,9 @@ void Engine::Run() {
       case EventKind::kArrived:
         Arrived(detail.subject);
         break;
+      case EventKind::kGroupBegins:
+        BeginGroup(detail.subject);
+        break;
     }
   }
 }
@@ -166,7 +170,8 @@ void Engine::Busy(int32_t node, Port port, Picoseconds begin, Picoseconds end) {
 void Engine::Offer(int32_t h) {
   HopState& hop = hops_[h];
   const uint32_t begun = hop.prepares ? hop.preparing : hop.sent;
-  const bool open = begun < hop.ready && static_cast<Index>(begun - hop.landed) < model_.window;
+  const bool open = begun < hop.ready &&
+                    (hop.group >= 0 ? groups_[hop.group].open : static_cast<Index>(begun - hop.landed) < model_.window);
   if (hop.prepares && open && !hop.in_prepare_queue) {
     hop.in_prepare_queue = true;
     Push(workers_[hop.from].prepare, h);
@@ -333,6 +338,15 @@ void Engine::TakeIn(int32_t h, Picoseconds sent) {
 void Engine::Arrived(int32_t h) {
   HopState& hop = hops_[h];
   ++hop.arrived;
+  if (hop.group < 0) {
+    Received(h);
+  } else if (--groups_[hop.group].out == 0) {
+    EndGroup(hop.group);
+  }
+}
+
+void Engine::Received(int32_t h) {
+  const HopState& hop = hops_[h];
   if (!hop.lands_late) PassOn(h);
   const CopyCost& copy = wire(hop).mapped ? model_.direct : model_.unpack;
   if (hop.lands_late || copy.bytes_per_second > 0 || copy.ns_per_copy > 0) {
@@ -346,6 +360,9 @@ void Engine::Arrived(int32_t h) {
 void Engine::PassOn(int32_t h) {
   for (int32_t child = hops_[h].first_child; child >= 0; child = hops_[child].next_sibling) {
     ++hops_[child].ready;
+    if (const int32_t group = hops_[child].group; group >= 0 && --groups_[group].missing == 0) {
+      LaunchGroups(groups_[group].pair);
+    }
     Offer(child);
   }
   PumpPort(hops_[h].to, false);
@@ -372,6 +389,7 @@ void Engine::Copy(Phase phase, const CopyCost& cost, const std::vector<Index>& b
 }
 
 void Engine::Transfer() {
+  for (size_t p = 0; p < pairs_.size(); ++p) LaunchGroups(static_cast<int32_t>(p));
   for (size_t h = 0; h < hops_.size(); ++h) Offer(static_cast<int32_t>(h));
   for (size_t node = 0; node < workers_.size(); ++node) {
     const int32_t n = static_cast<int32_t>(node);

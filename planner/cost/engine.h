@@ -39,9 +39,11 @@ class Engine {
   Picoseconds now() const { return now_; }
   const CriticalPath& path() const { return path_; }
   const std::vector<NodeUse>& nodes() const { return uses_; }
+  // After Transfer: groups are left that wait for each other.
+  bool Stuck() const;
 
  private:
-  enum class EventKind : uint8_t { kWorkDone, kHostWorkDone, kSent, kOutOfSpine, kArrived };
+  enum class EventKind : uint8_t { kWorkDone, kHostWorkDone, kSent, kOutOfSpine, kArrived, kGroupBegins };
 
   struct Event {
     Picoseconds time = 0;
@@ -52,7 +54,7 @@ class Engine {
   };
   struct EventDetail {
     EventKind kind = EventKind::kWorkDone;
-    int32_t subject = 0;   // a node, a host or a hop
+    int32_t subject = 0;   // a node, a host, a hop or a group
     uint64_t version = 0;  // kHostWorkDone: stale unless it is the host's. kOutOfSpine: when the chunk left
     CriticalPath path;
   };
@@ -64,6 +66,7 @@ class Engine {
     int32_t to = 0;
     int32_t first_child = -1;   // hops after this one
     int32_t next_sibling = -1;  // the next one after the same hop
+    int32_t group = -1;         // index into groups_
     bool nvlink = false;
     bool crosses = false;     // takes a spine that limits
     bool packs = false;       // `from` packs, since it is the source
@@ -79,6 +82,21 @@ class Engine {
     uint32_t taken_in = 0;  // by the receiver's port
     uint32_t arrived = 0;
     uint32_t landed = 0;
+  };
+
+  struct Group {
+    int32_t pair = 0;
+    std::vector<int32_t> hops;
+    uint64_t missing = 0;  // chunks that their senders do not have yet
+    uint64_t out = 0;      // chunks that have not arrived
+    bool open = false;     // its hops may send
+  };
+  // Of two nodes: groups_[first, first + count), of which so many have been launched and are over.
+  struct Pair {
+    int32_t first = 0;
+    int32_t count = 0;
+    int32_t launched = 0;
+    int32_t over = 0;
   };
 
   enum class JobKind : uint8_t { kNone, kPrepare, kLand, kCopy };
@@ -128,6 +146,11 @@ class Engine {
   // A chunk that left at `sent`, and has come through the spine where it had to, reaches the receiver's port.
   void TakeIn(int32_t hop, Picoseconds sent);
   void Arrived(int32_t hop);
+  void Received(int32_t hop);  // an arrived chunk may be passed on and unpacked
+  void FormGroups();
+  void LaunchGroups(int32_t pair);
+  void BeginGroup(int32_t group);
+  void EndGroup(int32_t group);
   void Landed(int32_t hop);
   void PassOn(int32_t hop);
 
@@ -150,6 +173,8 @@ class Engine {
   std::vector<uint32_t> free_details_;
 
   std::vector<HopState> hops_;  // in the order of the traffic
+  std::vector<Group> groups_;   // by pair, then number
+  std::vector<Pair> pairs_;
   std::vector<Worker> workers_;
   std::array<std::vector<SendPort>, 2> send_;        // by nvlink, node
   std::array<std::vector<ReceivePort>, 2> receive_;  // likewise

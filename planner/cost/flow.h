@@ -15,6 +15,9 @@ struct Hop {
   int32_t from = 0;
   int32_t to = 0;
   int32_t after = -1;  // the hop of the same flow that brings the bytes to `from`; -1: they are in its memory
+  // Hops between the same two nodes, in either direction, with the same number are a group, which begins and ends as a
+  // whole (simulate.h); a pair's groups begin in the order of their numbers. -1: it is in none.
+  int32_t group = -1;
 };
 
 // Bytes that travel together: out of one source rank, along a tree of hops, chunk by chunk (a hop passes on a chunk as

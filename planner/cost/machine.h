@@ -56,6 +56,7 @@ struct CostModel {
   Index chunk_bytes = Index{4} << 20;  // of a message; the last of a flow is shorter
   // Chunks of one hop between the beginning of packing (or sending) and the end of unpacking.
   Index window = 4;
+  Index group_ns = 0;  // to launch a group of hops (Hop::group)
 
   Index fixed_ns = 0;  // of a refit: announcement, plan look-up, votes, commit decision
   Index rank_ns = 0;   // of a refit, for each rank of both sides: the coordinator's messages with it

@@ -46,6 +46,7 @@ absl::Status CheckModel(const CostModel& model) {
   }
   HR_RETURN_IF_ERROR(CheckNumber("fixed_ns", static_cast<double>(model.fixed_ns)));
   HR_RETURN_IF_ERROR(CheckNumber("rank_ns", static_cast<double>(model.rank_ns)));
+  HR_RETURN_IF_ERROR(CheckNumber("group_ns", static_cast<double>(model.group_ns)));
   HR_RETURN_IF_ERROR(CheckNumber("cores", static_cast<double>(model.cores)));
   HR_RETURN_IF_ERROR(CheckNumber("memory_bytes_per_second", model.memory_bytes_per_second));
   if (model.memory_bytes_per_second > 0 && model.cores == 0) {
@@ -84,6 +85,7 @@ absl::Status CheckTraffic(const Traffic& traffic) {
       if (hop.from < 0 || hop.from >= nodes || hop.to < 0 || hop.to >= nodes || hop.from == hop.to) {
         return malformed(", hop ", h, " goes from node ", hop.from, " to ", hop.to, " of ", nodes);
       }
+      if (hop.group < -1) return malformed(", hop ", h, " is in group ", hop.group, "; give -1, or one from 0 on");
       if (hop.after < 0 ? hop.from >= traffic.source_ranks
                         : hop.after >= static_cast<int32_t>(h) || flow.hops[hop.after].to != hop.from) {
         return malformed(", hop ", h, " begins at node ", hop.from, ", which does not have the bytes");
@@ -191,6 +193,12 @@ absl::StatusOr<Simulation> Simulate(const Traffic& traffic, const CostModel& mod
   Engine engine(traffic, model, result.chunk_bytes, shown.empty() ? nullptr : &timeline, std::move(track));
   engine.Copy(Phase::kSnapshot, model.snapshot, options.snapshot_bytes, 0);
   engine.Transfer();
+  if (engine.Stuck()) {
+    return Error(
+        ErrorCode::kMalformed,
+        "traffic: groups of hops wait for each other in a circle; put what a relay passes on, and what it gets, "
+        "into different groups");
+  }
   result.transfer_seconds = Seconds(engine.now());
   engine.Copy(Phase::kCommit, model.commit, options.commit_bytes, traffic.source_ranks);
   engine.Spend(Phase::kCommit,

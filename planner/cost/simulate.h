@@ -15,6 +15,10 @@
 //      other:
 //        a chunk that has left waits for its turn there, and its sender does not wait for it. The receiver's port
 //        takes it in when it comes out, after what has come by then.
+//      - A group of hops (Hop::group) is launched when its nodes have all chunks that they send in it, and when its
+//      pair
+//        has fewer than two groups under way; group_ns later its hops may send, without regard to the window. Chunks
+//        that have arrived wait until all of the group have. Then they are passed on and unpacked.
 //      - The receiver's worker unpacks arrived chunks in the order of arrival, and packs only when there are none.
 //   3. when all has arrived: every destination copies into its live buffers (commit_bytes), and the fixed costs
 //
@@ -46,7 +50,7 @@ enum class Phase {
   kNic,      // on the wire between domains
   kNvlink,   // on the wire inside a domain
   kUnpack,   // and receiving; of a mapped wire the copy
-  kWaiting,  // latencies, and what workers lost because others used the cores or the memory
+  kWaiting,  // latencies, launches of groups, and what workers lost because others used the cores or the memory
   kCommit,   // with the fixed costs
 };
 inline constexpr size_t kPhases = 7;
@@ -95,8 +99,9 @@ struct Simulation {
 
 // Errors: kMalformed for traffic that is none (a node that does not exist; a hop to itself; a hop that does not begin
 // where the one that it is after ends, or that is not behind it; a first hop from a destination rank; negative
-// numbers), kInvalidOption for a model with negative or not finite numbers, chunk_bytes or window below 1, a
-// spine_share that is none, and for options of the wrong length. Time: chunks * log(nodes); memory: hops and nodes.
+// numbers; groups that wait for each other in a circle), kInvalidOption for a model with negative or not finite
+// numbers, chunk_bytes or window below 1, a spine_share that is none, and for options of the wrong length. Time: chunks
+// * log(nodes); memory: hops and nodes.
 absl::StatusOr<Simulation> Simulate(const Traffic& traffic, const CostModel& model,
                                     const SimulateOptions& options = {});
 

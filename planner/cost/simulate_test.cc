@@ -175,6 +175,55 @@ TEST(Simulate, WhatStaysOnItsRailDoesNotWaitForTheSpine) {
   EXPECT_NEAR(result.nodes[2].finished_seconds, 0.040, kTolerance);
 }
 
+// Two flows in a group, of which one goes on to node 2: that begins when all 5 chunks are there, and each launch takes
+// 1 ms.
+TEST(Simulate, AGroupArrivesAsAWhole) {
+  Traffic traffic = Apart(1, 2);
+  traffic.flows = {{3000000, 1, {{0, 1, -1, 0}, {1, 2, 0, 0}}}, {2000000, 1, {{0, 1, -1, 0}}}};
+  CostModel model = PlainModel();
+  model.group_ns = 1000000;
+  model.window = 1;  // does not count
+  const Simulation result = Simulated(traffic, model);
+  EXPECT_NEAR(result.nodes[1].finished_seconds, 0.006, kTolerance);
+  EXPECT_NEAR(result.nodes[2].finished_seconds, 0.010, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kWaiting), 0.002, kTolerance);
+  EXPECT_NEAR(PhaseSeconds(result, Phase::kNic), 0.008, kTolerance);
+  // Each in its own: the first goes on after 3 chunks, and does not wait for the second launch.
+  traffic.flows[1].hops[0].group = 1;
+  EXPECT_NEAR(Simulated(traffic, model).nodes[2].finished_seconds, 0.008, kTolerance);
+  // In none: chunk by chunk.
+  for (Flow& flow : traffic.flows) {
+    for (Hop& hop : flow.hops) hop.group = -1;
+  }
+  model.window = 1000;
+  EXPECT_NEAR(Simulated(traffic, model).nodes[2].finished_seconds, 0.004, kTolerance);
+}
+
+// Launches take 5 ms, chunks 1 ms: the third group is launched when the first is over, at 6 ms. Hops of both directions
+// are of one pair; other pairs have their own.
+TEST(Simulate, TwoGroupsOfAPairAreUnderWay) {
+  Traffic traffic = Apart(2, 1);
+  traffic.flows = {{1000000, 1, {{0, 1, -1, 0}}}, {1000000, 1, {{0, 1, -1, 7}}}, {1000000, 1, {{0, 1, -1, 8}}}};
+  CostModel model = PlainModel();
+  model.group_ns = 5000000;
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.012, kTolerance);
+  traffic.flows[2].hops[0] = {1, 0, -1, 8};
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.012, kTolerance);
+  traffic.flows[2].hops[0] = {1, 2, -1, 8};
+  EXPECT_NEAR(Simulated(traffic, model).seconds, 0.007, kTolerance);
+}
+
+// The group of 0 and 1 waits for that of 2 and 0, which waits for it by way of 1 and 2.
+TEST(Simulate, GroupsThatWaitForEachOtherAreRefused) {
+  Traffic traffic = Apart(3, 0);
+  traffic.flows = {{1000, 1, {{0, 1, -1, 0}, {1, 2, 0, 0}, {2, 0, 1, 0}}}, {1000, 1, {{2, 0, -1, 0}, {0, 1, 0, 0}}}};
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
+  traffic.flows[1].hops[1].group = 1;
+  Simulated(traffic, PlainModel());
+  traffic.flows[1].hops[1].group = -2;
+  EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
+}
+
 TEST(Simulate, EarlierFlowsGoFirst) {
   Traffic traffic = Apart(1, 2);
   traffic.flows = {{3000000, 1, {{0, 2, -1}}}, {4000000, 1, {{0, 1, -1}}}};
@@ -419,6 +468,9 @@ TEST(Simulate, RefusesModelsAndOptionsThatMakeNoSense) {
   EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
   model = PlainModel();
   model.unpack.bytes_per_second = -1;
+  EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
+  model = PlainModel();
+  model.group_ns = -1;
   EXPECT_EQ(CodeOf(Simulate(traffic, model).status()), "invalid_option");
   for (double share : {0.0, -1.0, 1.5}) {
     model = PlainModel();
