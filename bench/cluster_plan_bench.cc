@@ -12,7 +12,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -23,6 +22,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cli/stopwatch.h"
 #include "planner/cluster/build_cluster.h"
 #include "planner/cluster/cluster_figures.h"
 #include "planner/cluster/cluster_plan.h"
@@ -35,25 +35,6 @@
 namespace headrace {
 namespace {
 
-class Stopwatch {
- public:
-  // Seconds since the last call.
-  double Lap() {
-    const double now = Now(), seconds = now - last_;
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  static double Now() {
-    timespec time;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  }
-
-  double last_ = Now();
-};
-
 int Fail(const absl::Status& status) {
   std::cerr << status << "\n";
   return 1;
@@ -62,7 +43,7 @@ int Fail(const absl::Status& status) {
 int Run(const JobLayout& layout, Policy policy, bool prove) {
   const absl::StatusOr<Model> model = ModelNamed(layout.model);
   if (!model.ok()) return Fail(model.status());
-  Stopwatch watch;
+  Stopwatch watch(CLOCK_PROCESS_CPUTIME_ID);
   const absl::StatusOr<Cluster> cluster = BuildCluster(*model, layout);
   if (!cluster.ok()) return Fail(cluster.status());
   const double cluster_seconds = watch.Lap();

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/cluster_report.h"
 #include "cli/report.h"
+#include "cli/stopwatch.h"
 #include "planner/cluster/cluster_proof.h"
 #include "planner/cluster/cluster_traffic.h"
 #include "planner/cluster/expand.h"
@@ -27,18 +27,6 @@
 
 namespace headrace {
 namespace {
-
-class Stopwatch {
- public:
-  // Since the last call, or the beginning.
-  double Lap() {
-    const auto now = std::chrono::steady_clock::now();
-    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 Index PeakBytes() {
   rusage usage;

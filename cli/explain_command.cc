@@ -81,9 +81,9 @@ void ExplainCell(const ClusterPlan& plan, const ItemId& item, Explained* out) {
     Json stripe = {{"box", ToString(cell.box)},
                    {"offset", route.offset},
                    {"bytes", route.bytes},
-                   {"expert", instance.expert},
                    {"from", {{"rank", route.sender}, {"buffer", from_buffer}}},
                    {"enters_domains_at", entries}};
+    if (instance.expert >= 0) stripe["expert"] = instance.expert;
     // By the buffer that it lands in: copies, and where the first one begins.
     struct Landing {
       Index offset = 0;

@@ -12,7 +12,8 @@ namespace headrace {
 namespace {
 
 constexpr int kPageWidth = 960;
-constexpr int kLeft = 110;  // what labels of rows take
+constexpr int kLeft = 110;                  // what labels of rows take
+constexpr double kLine = 13, kLabel = 110;  // height of a label, and about the width of "ranks 4080 to 4095"
 
 // Text colours follow the reader's colour scheme; the data's are legible on both.
 constexpr char kStyle[] = R"(
@@ -75,14 +76,16 @@ std::string Rectangle(double x, double y, double width, double height, const std
       x, y, width, height, colour, opacity, Escaped(title));
 }
 
-// Calls label(i) for those places, each `step` long, that have one and for which there is room after the last.
+// Calls label(i, at) for those places, each `step` long, that have one and for which there is `room` after the last: at
+// the place's beginning, or before it where there is not that much room to the end.
 template <typename Label>
 void EachLabel(const std::vector<std::string>& labels, double step, double room, const Label& label) {
+  const double last = std::max(0.0, static_cast<double>(labels.size()) * step - room);
   double free = 0;
   for (size_t i = 0; i < labels.size(); ++i) {
-    const double at = static_cast<double>(i) * step;
+    const double at = std::min(static_cast<double>(i) * step, last);
     if (labels[i].empty() || at < free) continue;
-    label(i);
+    label(i, at);
     free = at + room;
   }
 }
@@ -93,9 +96,8 @@ std::string MatrixPicture(const TrafficMatrix& matrix) {
   const double height = std::clamp(480.0 / static_cast<double>(rows), 4.0, std::min(width, 28.0));
   const int64_t most = std::max<int64_t>(1, *std::max_element(matrix.bytes.begin(), matrix.bytes.end()));
   std::string out;
-  EachLabel(matrix.rows, height, 13, [&](size_t r) {
-    out += Text(kLeft - 6, (static_cast<double>(r) + 0.5) * height + 4, "end", matrix.rows[r]);
-  });
+  EachLabel(matrix.rows, height, kLine,
+            [&](size_t r, double at) { out += Text(kLeft - 6, at + 0.5 * height + 4, "end", matrix.rows[r]); });
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < columns; ++c) {
       const int64_t bytes = matrix.bytes[r * columns + c];
@@ -108,9 +110,8 @@ std::string MatrixPicture(const TrafficMatrix& matrix) {
     }
   }
   const double bottom = static_cast<double>(rows) * height;
-  EachLabel(matrix.columns, width, 100, [&](size_t c) {
-    out += Text(kLeft + static_cast<double>(c) * width, bottom + 14, "start", matrix.columns[c]);
-  });
+  EachLabel(matrix.columns, width, kLabel,
+            [&](size_t c, double at) { out += Text(kLeft + at, bottom + 14, "start", matrix.columns[c]); });
   return Svg(bottom + 20, out);
 }
 
@@ -143,9 +144,8 @@ std::string BarPicture(const Bars& bars) {
                        absl::StrCat(bars.labels[i], ", ", bars.parts[p], ": ", HumanBytes(bytes)));
     }
   }
-  EachLabel(bars.labels, width, 100, [&](size_t i) {
-    out += Text(kLeft + static_cast<double>(i) * width, kHeight + 26, "start", bars.labels[i]);
-  });
+  EachLabel(bars.labels, width, kLabel,
+            [&](size_t i, double at) { out += Text(kLeft + at, kHeight + 26, "start", bars.labels[i]); });
   return Key(bars.parts) + Svg(kHeight + 34, out);
 }
 
@@ -154,9 +154,8 @@ std::string TimelinePicture(const Timeline& timeline) {
   const double bottom = lane * static_cast<double>(timeline.lanes.size());
   const double scale = (kPageWidth - kLeft - 40) / std::max(timeline.seconds, 1e-12);
   std::string out;
-  EachLabel(timeline.lanes, lane, 13, [&](size_t i) {
-    out += Text(kLeft - 6, (static_cast<double>(i) + 0.5) * lane + 4, "end", timeline.lanes[i]);
-  });
+  EachLabel(timeline.lanes, lane, kLine,
+            [&](size_t i, double at) { out += Text(kLeft - 6, at + 0.5 * lane + 4, "end", timeline.lanes[i]); });
   for (int tick = 0; tick <= 4; ++tick) {
     const double at = timeline.seconds * tick / 4, x = kLeft + at * scale;
     absl::StrAppendFormat(&out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"0\" y2=\"%.1f\"/>\n", x, x,

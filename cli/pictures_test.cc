@@ -56,6 +56,32 @@ TEST(PicturesTest, WhatIsNotThereIsLeftOut) {
   EXPECT_THAT(HtmlPage(page), Not(HasSubstr("<svg")));
 }
 
+// Labels of columns and bars begin where there is room for them.
+TEST(PicturesTest, LabelsEndOnThePage) {
+  for (const int64_t ranks : {1, 2, 9, 12, 64, 256, 4096}) {
+    PlanPage page;
+    page.title = "labels";
+    page.bars = {{"Bytes sent", GroupLabels("rank", ranks, GroupSize(ranks, 256)), {"all"}, {}}};
+    page.bars[0].bytes.assign(page.bars[0].labels.size(), 1);
+    page.traffic = {{"rank 0"}, GroupLabels("rank", ranks, GroupSize(ranks, 64)), {}};
+    page.traffic.bytes.assign(page.traffic.columns.size(), 1);
+    const std::string html = HtmlPage(page);
+    int labels = 0;
+    double last = 0;
+    for (size_t at = 0; (at = html.find("text-anchor=\"start\"", at)) != std::string::npos; ++at) {
+      const size_t x = html.rfind("x=\"", at) + 3;
+      const double begin = std::stod(html.substr(x));
+      EXPECT_LE(begin, 850.05) << ranks;
+      if (begin > last && labels > 0) {
+        EXPECT_GE(begin, last + 109.9) << ranks;
+      }
+      last = begin;
+      ++labels;
+    }
+    EXPECT_GE(labels, 2) << ranks;
+  }
+}
+
 TEST(PicturesTest, Groups) {
   for (int64_t count = 1; count < 300; ++count) {
     const int64_t size = GroupSize(count, 64);

@@ -16,10 +16,18 @@ absl::Status Malformed(const Cluster& cluster, const std::string& what) {
                absl::StrCat("cluster of ", cluster.model, ", layout ", cluster.layout, ": ", what));
 }
 
+// So that the first rank behind the last domain has a number.
+constexpr int32_t kMostRanks = int32_t{1} << 29;
+
 absl::Status CheckSide(const Cluster& cluster, const char* name, const SideShape& side) {
   if (side.ranks < 1 || side.ranks_per_host < 1 || side.ranks_per_domain < 1) {
     return Malformed(cluster, absl::StrCat("the ", name, " has ", side.ranks, " ranks, ", side.ranks_per_host,
                                            " per host, ", side.ranks_per_domain, " per domain; each must be above 0"));
+  }
+  if (std::max({side.ranks, side.ranks_per_host, side.ranks_per_domain}) > kMostRanks) {
+    return Malformed(cluster,
+                     absl::StrCat("the ", name, " has ", side.ranks, " ranks, ", side.ranks_per_host, " per host, ",
+                                  side.ranks_per_domain, " per domain; each must be at most ", kMostRanks));
   }
   return absl::OkStatus();
 }
@@ -74,9 +82,13 @@ absl::Status CheckGroups(const Cluster& cluster, const ClusterUnit& unit, const 
 
 }  // namespace
 
-absl::Status CheckCluster(const Cluster& cluster) {
+absl::Status CheckSides(const Cluster& cluster) {
   HR_RETURN_IF_ERROR(CheckSide(cluster, "source", cluster.source));
-  HR_RETURN_IF_ERROR(CheckSide(cluster, "destination", cluster.destination));
+  return CheckSide(cluster, "destination", cluster.destination);
+}
+
+absl::Status CheckCluster(const Cluster& cluster) {
+  HR_RETURN_IF_ERROR(CheckSides(cluster));
   if (cluster.source_stage.size() != static_cast<size_t>(cluster.source.ranks) ||
       std::any_of(cluster.source_stage.begin(), cluster.source_stage.end(), [](int32_t s) { return s < 0; })) {
     return Malformed(cluster, absl::StrCat("source_stage must name a stage for each of ", cluster.source.ranks,

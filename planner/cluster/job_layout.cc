@@ -39,8 +39,13 @@ absl::StatusOr<std::vector<Index>> StageSizes(const MegatronLayout& layout, Inde
   const auto &first = layout.layers_first, &last = layout.layers_last;
   if (!first && !last) return EvenStages(layers, pp);
   if (first && last) return EndStages(layers, pp, *first, *last);
-  HR_ASSIGN_OR_RETURN(std::vector<Index> stages, EqualStages(layers - (first ? *first : *last), pp - 1));
-  stages.insert(first ? stages.begin() : stages.end(), first ? *first : *last);
+  const Index end = first ? *first : *last;
+  if (end < 0 || end > layers) {
+    return Error(ErrorCode::kShapeMismatch, absl::StrCat(first ? "layers_first" : "layers_last", " is ", end, " of ",
+                                                         layers, " layers: give a number of 0 to ", layers));
+  }
+  HR_ASSIGN_OR_RETURN(std::vector<Index> stages, EqualStages(layers - end, pp - 1));
+  stages.insert(first ? stages.begin() : stages.end(), end);
   return stages;
 }
 

@@ -150,6 +150,12 @@ TEST(StagesOf, EndsAndVirtualStages) {
   layout.vpp = 1;
   layout.layers_first = 2;
   EXPECT_EQ(CodeOf(StagesOf(layout, 9).status()), "shape_mismatch");
+  layout.layers_first = 10;
+  EXPECT_EQ(CodeOf(StagesOf(layout, 9).status()), "shape_mismatch");
+  EXPECT_THAT(std::string(StagesOf(layout, 9).status().message()), HasSubstr("layers_first is 10 of 9 layers"));
+  layout.layers_first = std::nullopt;
+  layout.layers_last = -1;
+  EXPECT_THAT(std::string(StagesOf(layout, 9).status().message()), HasSubstr("layers_last is -1 of 9 layers"));
   EXPECT_EQ(StagesOf(FitEngines(4, 1, 4, 1).value(), 10)->at(3), (Segments{{8, 2}}));
 }
 

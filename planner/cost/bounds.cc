@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/cluster/check_cluster.h"
 #include "planner/cost/shard_classes.h"
 #include "planner/status.h"
 
@@ -174,6 +175,7 @@ void FindEntering(const Cluster& cluster, const CostModel& model, const Demand& 
 }  // namespace
 
 absl::StatusOr<LowerBounds> FindLowerBounds(const Cluster& cluster, const CostModel& model) {
+  HR_RETURN_IF_ERROR(CheckSides(cluster));
   HR_ASSIGN_OR_RETURN(const Demand demand, FindDemand(cluster));
   LowerBounds bounds;
   FindLeaving(cluster, model, demand, &bounds);

@@ -44,7 +44,7 @@ struct LowerBounds {
   Index needed_bytes = 0;    // wanted, summed over destination ranks
 };
 
-// `cluster` is validated. Errors: those of ShardClasses.
+// `cluster` is validated but for its sides. Errors: those of CheckSides and ShardClasses.
 absl::StatusOr<LowerBounds> FindLowerBounds(const Cluster& cluster, const CostModel& model);
 
 }  // namespace headrace

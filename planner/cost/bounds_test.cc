@@ -1,6 +1,7 @@
 #include "planner/cost/bounds.h"
 
 #include <iostream>
+#include <limits>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -8,6 +9,7 @@
 #include "planner/cost/algorithms.h"
 #include "planner/cost/simulate.h"
 #include "planner/cost/testing/clusters.h"
+#include "planner/status.h"
 
 namespace headrace {
 namespace {
@@ -113,6 +115,13 @@ TEST(LowerBounds, WorkersCopyWhatTheirRanksWant) {
   model = Model();
   model.pack.bytes_per_second = 1e7;
   EXPECT_NEAR(Find(cluster, model).copying.seconds, 12000 / 1e7, kTolerance);
+}
+
+TEST(LowerBounds, RefusesDomainsThatCannotBeCounted) {
+  std::mt19937_64 random(1);
+  Cluster cluster = RandomCluster(random);
+  cluster.destination.ranks_per_domain = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(CodeOf(FindLowerBounds(cluster, Model()).status()), "malformed");
 }
 
 CostModel RandomModel(std::mt19937_64& random) {

@@ -118,6 +118,7 @@ class ClusterCommandTest(unittest.TestCase):
         self.assertEqual(sum(part["bytes"] for part in told["parts"]), 512 * 2048 * 2)
         homes = {rank: 0 for rank in range(16)}
         for part in told["parts"]:
+            self.assertNotIn("expert", part)
             self.assertIn(part["from"]["rank"], range(8))  # layer 7 is on the first stage
             for landing in part["lands"]:
                 self.assertEqual(landing["buffer"], "model.layers.7.self_attn.qkv_proj.weight")
