@@ -324,16 +324,19 @@ void ClusterPlan::AppendLegs(const ConsumerSet& set, const ItemStripe& stripe, s
   const int32_t first_node = cluster_->source.ranks;
   const size_t domains = set.domains().size();
   int32_t from = stripe.sender;
-  for (size_t n = 0; n < domains; ++n) {
-    const auto domain = static_cast<int>((stripe.first_domain + n) % domains);
+  out->reserve(out->size() + set.ranks().size());
+  auto domain = static_cast<size_t>(stripe.first_domain);
+  for (size_t n = 0; n < domains; ++n, domain = domain + 1 == domains ? 0 : domain + 1) {
     const ConsumerDomain& d = set.domains()[domain];
-    const int32_t entry = set.Entry(domain, stripe.door);
+    const int32_t entry = set.Entry(static_cast<int>(domain), stripe.door);
     out->push_back({from, first_node + entry});
     from = first_node + entry;
     const auto begin = set.ranks().begin() + d.first;
-    const auto at = static_cast<int32_t>(std::lower_bound(begin, begin + d.size, entry) - begin);
+    auto at = std::lower_bound(begin, begin + d.size, entry);
     for (int32_t step = 1; step < d.size; ++step) {
-      out->push_back({first_node + begin[(at + step - 1) % d.size], first_node + begin[(at + step) % d.size]});
+      const int32_t rank = *at;
+      if (++at == begin + d.size) at = begin;
+      out->push_back({first_node + rank, first_node + *at});
     }
   }
 }

@@ -36,6 +36,9 @@ class RouteCheck {
 
  private:
   absl::Status CheckStripe(const ItemId& item, const CellAnswer& cell, const StripeRoute& stripe);
+  // Whether the stripe's sender and legs, and who wants the bytes, are those of the last one that was right. Then it is
+  // right, too: what is said of legs depends on nothing else.
+  bool IsLikeTheLast(const StripeRoute& stripe) const;
   void Want(int32_t unit, int32_t group, const std::vector<int>& shards);
 
   const Cluster& cluster_;
@@ -46,6 +49,9 @@ class RouteCheck {
   int64_t want_number_ = 0;
   std::vector<int64_t> wants_;  // by destination rank
   size_t wanting_ = 0;
+  int64_t right_want_number_ = 0;  // of the last stripe that was right
+  int32_t right_sender_ = -1;
+  std::vector<Leg> right_legs_;
   int64_t number_ = 0;                  // of the stripe
   std::vector<int64_t> has_, entered_;  // by destination rank, by domain: the last stripe
 };
