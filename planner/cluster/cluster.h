@@ -82,8 +82,8 @@ struct SideShape {
   int32_t ranks_per_domain = 1;
 };
 
-// Each GPU of a host has a NIC of its own, and the NICs at one place of all hosts, of both sides, hang on one leaf switch,
-// a *rail*: what stays on it crosses one switch, other traffic between domains takes the spine.
+// Each GPU of a host has a NIC of its own, and the NICs at one place of all hosts, of both sides, hang on one leaf
+// switch, a *rail*: what stays on it crosses one switch, other traffic between domains takes the spine.
 inline int32_t RailOf(const SideShape& side, int32_t rank) { return rank % side.ranks_per_host; }
 
 struct Cluster {
