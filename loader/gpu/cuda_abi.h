@@ -2,7 +2,7 @@
 #define HEADRACE_LOADER_GPU_CUDA_ABI_H_
 
 // The part of the CUDA runtime's C ABI that is used here (libcudart 12 and 13), so that all of Headrace builds where
-// there is no CUDA. Source:
+// there is no CUDA; cuda_abi_test.cc compares it with the toolkit's headers. Source:
 // https://docs.nvidia.com/cuda/cuda-runtime-api/
 
 #include <cstddef>
