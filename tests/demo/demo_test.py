@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BINARY = os.environ.get("HEADRACE_BINARY") or os.path.join(ROOT, ".bazel", "bin", "cli", "headrace")
@@ -84,6 +85,14 @@ class Reports(unittest.TestCase):
         s = report["scenarios"][0]
         self.assertEqual((s["tensors"], s["trainers"], [e["tp"] for e in s["engines"]]), (272, 6, [3, 1]))
         self.assertLessEqual(s["sender_max_over_mean"], 1.02)
+
+    def test_a_tiny_model_over_nccl(self):
+        """Over what stands for NCCL where there is no GPU (loader/testing/nccl_checker), in all processes."""
+        checker = os.path.join(ROOT, ".bazel/bin/loader/testing/nccl_checker/libheadrace_nccl_checker.so")
+        environment = {"HEADRACE_CUDA_RUNTIME": checker, "HEADRACE_NCCL": checker, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, environment):
+            report = self.check(make_tiny(folder), "--transport", "nccl")
+        self.assertEqual([s["name"] for s in report["scenarios"]], ["megatron", "fsdp"])
 
     def test_the_real_model_over_ucx(self):
         report = self.check(REAL_MODEL, "--scenario", "fsdp", "--transport", "ucx")

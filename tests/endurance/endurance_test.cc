@@ -350,5 +350,7 @@ TEST(EnduranceTest, OverUcx) {
   Endure("ucx", OnTransport("ucx"), Generations(100));
 }
 
+TEST(EnduranceTest, OverNccl) { Endure("nccl", testing::OnNcclChecker(), Generations(100)); }
+
 }  // namespace
 }  // namespace headrace

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "loader/testing/transports.h"
 #include "loader/testing/two_engines.h"
 #include "tests/reports/report.h"
 
@@ -41,7 +42,7 @@ std::function<std::unique_ptr<Transport>()> Memory(bool map) {
 
 TEST(TrainerRestartTest, TwentyDeadTrainersAndTheEnginesGoOn) {
   const std::vector<std::pair<std::string, std::function<std::unique_ptr<Transport>()>>> ways = {
-      {"memory", Memory(true)}, {"streams", Memory(false)}};
+      {"memory", Memory(true)}, {"streams", Memory(false)}, {"nccl", testing::OnNcclChecker()}};
   for (const auto& [name, transport] : ways) {
     for (Shadow shadow : {Shadow::kHost, Shadow::kOff}) {
       SCOPED_TRACE(name + (shadow == Shadow::kHost ? ", shadow" : ", in place"));
