@@ -24,7 +24,7 @@ inline constexpr int kMemcpyHostToHost = 0, kMemcpyHostToDevice = 1, kMemcpyDevi
                      kMemcpyDefault = 4;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2, kEventInterprocess = 4;
-inline constexpr unsigned kHostAllocPortable = 1;
+inline constexpr unsigned kHostAllocPortable = 1, kHostRegisterPortable = 1;
 inline constexpr unsigned kIpcMemLazyEnablePeerAccess = 1;
 
 enum MemoryType : int { kUnregistered = 0, kHost = 1, kDevice = 2, kManaged = 3 };
@@ -55,9 +55,15 @@ struct IpcMemHandle {  // cudaIpcMemHandle_t
   X(cudaFree, (void* pointer)) \
   X(cudaHostAlloc, (void** pointer, size_t bytes, unsigned flags)) \
   X(cudaFreeHost, (void* pointer)) \
+  X(cudaHostRegister, (void* pointer, size_t bytes, unsigned flags)) \
+  X(cudaHostUnregister, (void* pointer)) \
   X(cudaPointerGetAttributes, (::headrace::cuda::PointerAttributes* attributes, const void* pointer)) \
   X(cudaMemcpyAsync, (void* to, const void* from, size_t bytes, int kind, ::headrace::cuda::Stream stream)) \
+  X(cudaMemcpy2DAsync, (void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, \
+                        int kind, ::headrace::cuda::Stream stream)) \
   X(cudaMemsetAsync, (void* pointer, int value, size_t bytes, ::headrace::cuda::Stream stream)) \
+  X(cudaMemset2DAsync, (void* pointer, size_t pitch, int value, size_t width, size_t height, \
+                        ::headrace::cuda::Stream stream)) \
   X(cudaStreamCreateWithFlags, (::headrace::cuda::Stream* stream, unsigned flags)) \
   X(cudaStreamDestroy, (::headrace::cuda::Stream stream)) \
   X(cudaStreamSynchronize, (::headrace::cuda::Stream stream)) \

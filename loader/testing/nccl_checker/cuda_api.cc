@@ -52,6 +52,8 @@ constexpr ErrorText kErrors[] = {
     {205, "cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {600, "cudaErrorNotReady", "device not ready"},
+    {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
     {800, "cudaErrorNotPermitted", "operation not permitted"},
 };
 
@@ -132,6 +134,14 @@ cuda::Error cudaFreeHost(void* pointer) {
   return Guard(__func__, [&] { return checker::FreeHost(pointer); });
 }
 
+cuda::Error cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
+  return Guard(__func__, [&] { return checker::RegisterHost(pointer, bytes, flags); });
+}
+
+cuda::Error cudaHostUnregister(void* pointer) {
+  return Guard(__func__, [&] { return checker::UnregisterHost(pointer); });
+}
+
 cuda::Error cudaPointerGetAttributes(cuda::PointerAttributes* attributes, const void* pointer) {
   return Guard(__func__, [&] {
     if (attributes == nullptr) return cuda::kErrorInvalidValue;
@@ -152,6 +162,18 @@ cuda::Error cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, 
 
 cuda::Error cudaMemsetAsync(void* pointer, int value, size_t bytes, cuda::Stream stream) {
   return Guard(__func__, [&] { return checker::Fill(pointer, value, bytes, stream); });
+}
+
+cuda::Error cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, int kind, cuda::Stream stream) {
+  return Guard(__func__, [&] {
+    return checker::CopyRows(to, from, {width, height, to_pitch, from_pitch}, kind, stream);
+  });
+}
+
+cuda::Error cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width, size_t height,
+                              cuda::Stream stream) {
+  return Guard(__func__, [&] { return checker::FillRows(pointer, pitch, value, width, height, stream); });
 }
 
 cuda::Error cudaStreamCreateWithFlags(cuda::Stream* stream, unsigned flags) {

@@ -19,6 +19,7 @@ namespace headrace::nccl_checker {
 namespace {
 
 constexpr int kAllocatedByte = 0xCB, kFreedByte = 0xDD;
+constexpr cuda::Error kErrorHostMemoryAlreadyRegistered = 712, kErrorHostMemoryNotRegistered = 713;
 
 thread_local int t_device = 0;
 
@@ -49,7 +50,7 @@ void Unmap(const Allocation& allocation) {
 // Takes the allocation at `pointer` out of the table; its type is kUnregistered when the rules forbid that.
 Allocation Take(void* pointer, cuda::MemoryType type, const char* call) {
   const Allocation found = FindAllocation(pointer);
-  if (found.type != type || found.base != pointer || found.imported) {
+  if (found.type != type || found.base != pointer || found.imported || found.registered) {
     CudaViolation(Rule::kFree, Text(call, " of ", pointer, ", which is not the base of an allocation of its own kind"));
     return {};
   }
@@ -138,6 +139,43 @@ cuda::Error FreeHost(void* pointer) {
   const Allocation taken = Take(pointer, cuda::kHost, "cudaFreeHost");
   if (taken.type == cuda::kUnregistered) return cuda::kErrorInvalidValue;
   Unmap(taken);
+  return cuda::kSuccess;
+}
+
+cuda::Error RegisterHost(void* pointer, size_t bytes, unsigned flags) {
+  constexpr unsigned kFlags = 0xF;  // portable, mapped, of a device, read-only
+  if (pointer == nullptr || bytes == 0 || (flags & ~kFlags) != 0) return cuda::kErrorInvalidValue;
+  char* const begin = static_cast<char*>(pointer);
+  std::lock_guard lock(table().mutex);
+  const auto next = table().allocations.lower_bound(begin);
+  const bool meets_next = next != table().allocations.end() && next->first < begin + bytes;
+  const bool meets_last =
+      next != table().allocations.begin() && begin < std::prev(next)->second.base + std::prev(next)->second.bytes;
+  if (meets_next || meets_last) {
+    return CudaViolation(
+        Rule::kHostRegister,
+        Text("cudaHostRegister of ", bytes, " bytes at ", pointer, ", some of which are CUDA's already"),
+        kErrorHostMemoryAlreadyRegistered);
+  }
+  Allocation made{cuda::kHost, t_device, begin, bytes, 0};
+  made.registered = true;
+  made.id = ++table().last_id;
+  table().allocations[begin] = made;
+  return cuda::kSuccess;
+}
+
+cuda::Error UnregisterHost(void* pointer) {
+  const Allocation found = FindAllocation(pointer);
+  if (!found.registered || found.base != pointer) {
+    return CudaViolation(Rule::kHostRegister,
+                         Text("cudaHostUnregister of ", pointer, ", which does not begin what was registered"),
+                         kErrorHostMemoryNotRegistered);
+  }
+  if (const std::string use = UseOf(found); !use.empty()) {
+    return CudaViolation(Rule::kFreeInUse, Text("cudaHostUnregister of ", pointer, ", which is used by ", use));
+  }
+  std::lock_guard lock(table().mutex);
+  table().allocations.erase(found.base);
   return cuda::kSuccess;
 }
 

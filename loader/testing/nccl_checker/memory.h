@@ -29,6 +29,7 @@ struct Allocation {
   uint64_t id = 0;    // unique in the process
   bool imported = false;
   bool exported = false;
+  bool registered = false;  // pinned memory that was there before
 };
 
 cuda::Error AllocateDevice(void** pointer, size_t bytes);
@@ -36,6 +37,8 @@ cuda::Error AllocateHost(void** pointer, size_t bytes);
 // Null frees nothing.
 cuda::Error FreeDevice(void* pointer);
 cuda::Error FreeHost(void* pointer);
+cuda::Error RegisterHost(void* pointer, size_t bytes, unsigned flags);
+cuda::Error UnregisterHost(void* pointer);
 void DeviceMemory(int device, size_t* free, size_t* total);
 
 // The allocation that holds `pointer`; kUnregistered: none.

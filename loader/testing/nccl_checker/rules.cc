@@ -26,6 +26,14 @@ constexpr RuleText kRules[] = {
               "result in undefined behavior"},
     {Rule::kMemcpyBounds, "memcpy-bounds", kUsage, "a copy stays inside the allocations that it begins in",
      CUDA_API "group__CUDART__MEMORY.html, cudaMemcpyAsync: cudaErrorInvalidValue; memory areas may not overlap"},
+    {Rule::kMemcpyPitch, "memcpy-pitch", kUsage,
+     "a row is no wider than its pitch, and no pitch is above the device's limit",
+     CUDA_API
+     "group__CUDART__MEMORY.html, cudaMemcpy2DAsync: width must not exceed either dpitch or spitch; an error if "
+     "dpitch or spitch exceeds the maximum allowed"},
+    {Rule::kHostRegister, "host-register", kUsage, "memory is registered once, and unregistered by its first byte",
+     CUDA_API "group__CUDART__MEMORY.html, cudaHostRegister: pages overlapping a registered range; cudaHostUnregister: "
+              "the base address must be the same one specified to cudaHostRegister"},
     {Rule::kFree, "free", kUsage, "memory is freed once, by its base, with the call that goes with its allocation",
      CUDA_API "group__CUDART__MEMORY.html, cudaFree, cudaFreeHost"},
     {Rule::kFreeInUse, "free-in-use", kUsage, "memory outlives the work that uses it",

@@ -16,6 +16,8 @@ enum class Rule : int {
   kCallInHostFunction,
   kMemcpyKind,
   kMemcpyBounds,
+  kMemcpyPitch,
+  kHostRegister,
   kFree,
   kFreeInUse,
   kIpcBase,
