@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "loader/gpu/gpu_memory.h"
 #include "loader/message_outlet.h"
 #include "loader/publisher_epoch.h"
 #include "loader/region_keys.h"
@@ -25,7 +26,7 @@ constexpr absl::Duration kSettleTime = absl::Seconds(5);
 // A trainer rank's, and an engine worker's as a source: the same session, of another rank.
 class PublisherImpl final : public Publisher, public Standby, private Member {
  public:
-  PublisherImpl(const PublisherOptions& options, std::map<std::string, const std::byte*> memory,
+  PublisherImpl(const PublisherOptions& options, std::map<std::string, const std::byte*> memory, GpuMemory gpu_memory,
                 std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                 std::unique_ptr<ControlClient> client)
       : Member(
@@ -33,6 +34,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
             [this](const PlanEffect& e) { Plan(e); }),
         options_(options),
         memory_(std::move(memory)),
+        gpu_memory_(std::move(gpu_memory)),
         transport_(std::move(transport)),
         hold_(options.publishing == Publishing::kHold),
         standby_(self().is_standby()),
@@ -49,8 +51,9 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     return Wait(absl::InfiniteFuture(), "joining", [&] { return ready_ != nullptr; });
   }
 
-  absl::Status Publish(uint64_t generation, absl::Time deadline) override {
+  absl::Status Publish(uint64_t generation, absl::Time deadline, cuda::Stream stream) override {
     const absl::Time begin = absl::Now();
+    HR_RETURN_IF_ERROR(AwaitStream(gpu_memory_, stream, deadline));
     HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
       write_slot_.reset();
       publish_failed_ = absl::OkStatus();
@@ -67,16 +70,20 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     HR_RETURN_IF_ERROR(AwaitSender(generation, *write_slot_, deadline));
     const absl::Time copying = absl::Now();
     // The epoch in which the slot was granted; another one that begins meanwhile sums anew.
-    const std::vector<uint64_t> sums =
+    const absl::StatusOr<std::vector<uint64_t>> sums =
         writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
                                 IncarnationStamp(session().incarnation()), generation);
+    if (!sums.ok()) {
+      (void)AbandonSlot(generation);  // where the session is over too, this says more
+      return sums.status();
+    }
     const absl::Time end = absl::Now();
     absl::Status published = Step([&](int64_t now, MemberActions* actions) {
-      writing_->replica_sums[*write_slot_] = sums;
+      writing_->replica_sums[*write_slot_] = *sums;
       writing_.reset();
       stats_.snapshot_seconds = absl::ToDoubleSeconds(end - copying);
       stats_.stall_seconds = absl::ToDoubleSeconds(end - begin);
-      return publisher().Snapshotted(generation, now, actions, sums);
+      return publisher().Snapshotted(generation, now, actions, *sums);
     });
     return published;
   }
@@ -283,11 +290,11 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       replica_sums = last ? last->replica_sums[slot] : std::vector<uint64_t>();
       summing_ = true;
     }
-    // What a standby holds was checked when its worker took it, and no sums were kept.
+    // What a standby holds was checked when its worker took it, and no sums were kept. It has no GPU that may fail.
     const bool agrees = standby_ || last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot), replica_sums);
     if (standby_) {
-      epoch->replica_sums[slot] = epoch->writer->Write(slots_[slot]->bytes(), epoch->SumsOf(slot),
-                                                       IncarnationStamp(session().incarnation()), generation);
+      epoch->replica_sums[slot] = *epoch->writer->Write(slots_[slot]->bytes(), epoch->SumsOf(slot),
+                                                        IncarnationStamp(session().incarnation()), generation);
     } else if (agrees) {
       epoch->replica_sums[slot] = epoch->writer->SumAgain(slots_[slot]->bytes(), epoch->SumsOf(slot));
     }
@@ -336,7 +343,12 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     const int64_t rank = epoch->plan->SourceRank(options_.rank);
     HR_ASSIGN_OR_RETURN(const auto memory, MemoryOf(manifest, rank));
     HR_ASSIGN_OR_RETURN(epoch->replicas, epoch->plan->ReplicasOf(options_.rank));
-    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_);
+    std::set<int> on_gpu;
+    for (const auto& [index, first] : memory) {
+      if (gpu_memory_.has(manifest.source[index].name)) on_gpu.insert(index);
+    }
+    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_, on_gpu,
+                          gpu_memory_.copies.get());
     for (const auto& member : effect.start.members()) {
       epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
     }
@@ -348,8 +360,11 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     std::lock_guard<std::mutex> lock(transport_mutex_);
     while (slots_.size() < (hold_ ? 1 : kSnapshotSlots)) {
       HR_ASSIGN_OR_RETURN(auto slot, transport_->AllocateRegion(epoch->writer->layout().bytes()));
+      auto pinned = on_gpu.empty() ? nullptr : gpu_memory_.copies->Pin(slot->bytes());
       std::lock_guard<std::mutex> lock(mutex());
+      if (pinned != nullptr) stats_.pinned_bytes += static_cast<int64_t>(slot->bytes().size());
       slots_.push_back(std::move(slot));
+      pinned_.push_back(std::move(pinned));
     }
     HR_ASSIGN_OR_RETURN(epoch->sums, transport_->AllocateRegion(epoch->writer->sums_layout().bytes()));
     if (!maps_) {
@@ -426,15 +441,20 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     if (sending_ == nullptr) return absl::OkStatus();
     absl::Status idle = Wait(deadline, "the end of sending out of a slot", [&] { return sending_->IsIdle(slot); });
     if (idle.ok() || !status().ok()) return idle;
-    HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) {
+    HR_RETURN_IF_ERROR(AbandonSlot(generation));
+    return idle;
+  }
+
+  absl::Status AbandonSlot(uint64_t generation) {
+    return Step([&](int64_t, MemberActions*) {
       writing_.reset();
       return publisher().AbandonSlot(generation);
-    }));
-    return idle;
+    });
   }
 
   const PublisherOptions options_;
   const std::map<std::string, const std::byte*> memory_;
+  const GpuMemory gpu_memory_;
   std::unique_ptr<Sending> sending_;
   // Destroyed before the messages of the sending thread, which may be in flight.
   const std::unique_ptr<Transport> transport_;
@@ -442,7 +462,9 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   const bool standby_;
   const bool maps_;
   std::mutex transport_mutex_;  // transports that map: between the thread that plans and the one that sends
-  std::vector<std::unique_ptr<Region>> slots_;  // written by the thread that plans, under the lock
+  // Written by the thread that plans, under the lock.
+  std::vector<std::unique_ptr<Region>> slots_;
+  std::vector<std::unique_ptr<PinnedMemory>> pinned_;  // of each slot; null: none
 
   // Under the lock.
   std::shared_ptr<PublisherEpoch> planned_;  // of the newest epoch that was planned
@@ -478,11 +500,21 @@ absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOpti
                                     "\" is converted, which takes a copy: it cannot be held. Publish by snapshot")),
                  {.buffer = b.name, .rank = b.rank});
   }
+  HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.source, memory));
+  for (const Buffer& b : part.source) {
+    if (!layout.hold() || !gpu_memory.has(b.name)) continue;
+    return About(
+        Error(ErrorCode::kInvalidOption, absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name,
+                                                      "\" is in the memory of GPU ", *options.gpu,
+                                                      ", which receivers cannot read: it cannot be held. Publish by "
+                                                      "snapshot")),
+        {.buffer = b.name, .rank = b.rank});
+  }
   HR_ASSIGN_OR_RETURN(auto client, Member::Connect(options.job, absl::Now() + options.job.connect_timeout));
   auto session = std::make_unique<PublisherSession>(
       Member::SessionOptions(options.job, MemberKey::Publisher(options.rank), std::move(layout)));
-  auto publisher = std::make_unique<PublisherImpl>(options, std::move(memory), std::move(transport), std::move(session),
-                                                   std::move(client));
+  auto publisher = std::make_unique<PublisherImpl>(options, std::move(memory), std::move(gpu_memory),
+                                                   std::move(transport), std::move(session), std::move(client));
   HR_RETURN_IF_ERROR(publisher->Start());
   return publisher;
 }

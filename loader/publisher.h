@@ -13,6 +13,9 @@
 // kHold: nothing is copied, so no memory is taken. Publish makes the sums alone, and receivers read the weights
 // themselves, which must not change from Publish until AwaitRelease returned.
 //
+// Buffers may lie in the memory of one GPU (`gpu`), by kSnapshot alone: Publish waits for what was enqueued on the
+// trainer's stream before, copies them into the slot, which is host memory, and returns when that is done.
+//
 // Thread rules: Publish, AwaitRelease, Close and the destructor from one thread at a time; the rest from any. The
 // source memory must outlive the publisher and must not change during Publish.
 
@@ -20,12 +23,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "loader/gpu/cuda_abi.h"
 #include "loader/member.h"
 #include "loader/transport/transport.h"
 #include "planner/manifest.h"
@@ -38,6 +43,8 @@ struct PublisherOptions {
   JobOptions job;
   int rank = 0;  // 0 <= rank < the job's publishers
   Publishing publishing = Publishing::kSnapshot;
+  // Source buffers may be memory of this GPU; which are is found out. None: no CUDA is loaded, and all are the host's.
+  std::optional<int> gpu;
   int64_t chunk_bytes = 256 << 10;  // of messages, and of the slots of rings (kHold); equal at all members
   // Caps the messages in flight; kHold, on transports that map: four chunks for each receiver.
   int64_t staging_bytes = 64 << 20;
@@ -49,6 +56,7 @@ struct PublisherStats {
   double stall_seconds = 0;     // of the last Publish: all of it
   int64_t snapshot_bytes = 0;   // of one slot; kHold: no weights
   int64_t peak_staging_bytes = 0;
+  int64_t pinned_bytes = 0;  // of the slots, where buffers are on a GPU; 0: the driver pins none, and copies are slower
 };
 
 class Publisher {
@@ -58,7 +66,8 @@ class Publisher {
   //     `ignore` and `coupled`; destination must be empty.
   //   memory: the first element of each buffer by name. An empty buffer may be left out.
   // Errors: those of planning; kPeerLost, kUnauthenticated, kWrongJob, kDeadline; kOutOfMemory for the slots;
-  // kInvalidOption when `memory` lacks a buffer, and for kHold with a buffer that is converted.
+  // kInvalidOption when `memory` lacks a buffer, for kHold with a buffer that is converted or on a GPU, and for memory
+  // of another GPU than the options name; kTransport: no CUDA runtime for the one that they name.
   static absl::StatusOr<std::unique_ptr<Publisher>> Join(const PublisherOptions& options, const Manifest& part,
                                                          std::map<std::string, const std::byte*> memory,
                                                          std::unique_ptr<Transport> transport);
@@ -66,7 +75,11 @@ class Publisher {
 
   // kGenerationNotGrowing; kDeadline names the receivers that still hold both slots; kInvalidOption: AwaitRelease did
   // not come before (kHold); kPeerLost and other ends of the session.
-  virtual absl::Status Publish(uint64_t generation, absl::Time deadline) = 0;
+  // With a GPU nothing is read before all that was enqueued on its `stream` (null: the legacy default stream) has
+  // ended: kDeadline when it does not, kTransport when it or the copies failed; nothing was published then. Without a
+  // GPU a stream is kInvalidOption.
+  virtual absl::Status Publish(uint64_t generation, absl::Time deadline, cuda::Stream stream) = 0;
+  absl::Status Publish(uint64_t generation, absl::Time deadline) { return Publish(generation, deadline, nullptr); }
   // Waits until nobody reads the weights of `generation` any more: they may change then, whatever is returned but
   // kInvalidOption: another generation is held, which nothing is done to. OK also where replicas differ, which
   // AwaitCommit tells: then nobody has read them. kDeadline names the receivers that still read: the generation is void

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "loader/epoch_plan.h"
 #include "loader/executor.h"
+#include "loader/gpu/gpu_memory.h"
 #include "loader/incoming.h"
 #include "loader/shadow.h"
 #include "loader/standby.h"
@@ -25,7 +26,8 @@ struct ReceiverEpoch {
   const EpochPlan plan;
   proto::EpochStart start;
   std::optional<CommitBoxes> commit_boxes;
-  std::map<int, std::byte*> live, shadow;  // by index in manifest.destination
+  // By index in manifest.destination: live buffers of the host, those on the GPU, and the shadow of both.
+  std::map<int, std::byte*> live, on_gpu, shadow;
 
   // Of the thread that stages.
   std::vector<int> publisher_of_edge;
@@ -35,7 +37,7 @@ struct ReceiverEpoch {
 
 class ReceiverImpl final : public Receiver, private Member {
  public:
-  ReceiverImpl(const ReceiverOptions& options, std::map<std::string, BufferMemory> memory,
+  ReceiverImpl(const ReceiverOptions& options, std::map<std::string, BufferMemory> memory, GpuMemory gpu_memory,
                std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                std::unique_ptr<ControlClient> client)
       : Member(
@@ -43,6 +45,7 @@ class ReceiverImpl final : public Receiver, private Member {
             [this](const PlanEffect& e) { Plan(e); }),
         options_(options),
         memory_(std::move(memory)),
+        gpu_memory_(std::move(gpu_memory)),
         transport_(std::move(transport)),
         incoming_(transport_.get()) {}
 
@@ -163,7 +166,8 @@ class ReceiverImpl final : public Receiver, private Member {
     return verdict.ok() || HasCode(verdict, ErrorCode::kStaleEpoch) ? discarded_.at(generation) : verdict;
   }
 
-  absl::Status Apply(uint64_t generation) override {
+  absl::Status Apply(uint64_t generation, cuda::Stream stream) override {
+    HR_RETURN_IF_ERROR(AwaitStream(gpu_memory_, stream, absl::Now() + options_.transfer_timeout));
     std::shared_ptr<ReceiverEpoch> epoch;
     HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) -> absl::Status {
       HR_RETURN_IF_ERROR(session().status());
@@ -178,6 +182,14 @@ class ReceiverImpl final : public Receiver, private Member {
     if (standby_ != nullptr) standby_->TakeBack();
     const absl::Time begin = absl::Now();
     if (options_.shadow == Shadow::kHost) epoch->commit_boxes->CopyAndFill(epoch->shadow, epoch->live);
+    if (!epoch->on_gpu.empty()) {
+      const absl::Status copied =
+          epoch->commit_boxes->CopyAndFill(epoch->shadow, epoch->on_gpu, gpu_memory_.copies.get());
+      if (!copied.ok()) {
+        Abandon(copied);
+        return copied;
+      }
+    }
     std::lock_guard<std::mutex> lock(mutex());
     stats_.commit_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     commit_.reset();
@@ -185,9 +197,9 @@ class ReceiverImpl final : public Receiver, private Member {
     return session().status();
   }
 
-  absl::Status Commit(uint64_t generation) override {
+  absl::Status Commit(uint64_t generation, cuda::Stream stream) override {
     if (applied_ != generation) {
-      HR_RETURN_IF_ERROR(Apply(generation));
+      HR_RETURN_IF_ERROR(Apply(generation, stream));
     }
     HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) -> absl::Status {
       applied_.reset();
@@ -308,7 +320,8 @@ class ReceiverImpl final : public Receiver, private Member {
     const int64_t rank = epoch->plan.DestinationRank(self());
     for (size_t i = 0; i < manifest.destination.size(); ++i) {
       const Buffer& b = manifest.destination[i];
-      if (b.rank == rank && !b.alias_of) epoch->live[static_cast<int>(i)] = memory_.at(b.name).data;
+      if (b.rank != rank || b.alias_of) continue;
+      (gpu_memory_.has(b.name) ? epoch->on_gpu : epoch->live)[static_cast<int>(i)] = memory_.at(b.name).data;
     }
     epoch->commit_boxes.emplace(manifest, epoch->plan.plan(), rank);
     if (options_.shadow == Shadow::kHost) {
@@ -318,15 +331,19 @@ class ReceiverImpl final : public Receiver, private Member {
           if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
         }
         HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
+        if (!epoch->on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow_->memory());
         for (const auto& [index, data] : shadow_->buffers()) shadow_of_[manifest.destination[index].name] = data;
       }
-      for (const auto& [index, data] : epoch->live) {
-        epoch->shadow[index] = shadow_of_.at(manifest.destination[index].name);
+      for (const auto* buffers : {&epoch->live, &epoch->on_gpu}) {
+        for (const auto& [index, data] : *buffers) {
+          epoch->shadow[index] = shadow_of_.at(manifest.destination[index].name);
+        }
       }
     }
     std::lock_guard<std::mutex> lock(mutex());
     stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     stats_.shadow_bytes = shadow_ == nullptr ? 0 : shadow_->bytes();
+    stats_.pinned_bytes = pinned_ == nullptr ? 0 : shadow_->bytes();
     stats_.needed_bytes = 0;
     for (const Edge& edge : epoch->plan.EdgesOf(self())) {
       for (size_t i = 0; i < edge.count; ++i) stats_.needed_bytes += epoch->plan.plan().copies[edge.first + i].bytes();
@@ -522,10 +539,12 @@ class ReceiverImpl final : public Receiver, private Member {
 
   const ReceiverOptions options_;
   const std::map<std::string, BufferMemory> memory_;
+  const GpuMemory gpu_memory_;
   const std::unique_ptr<Transport> transport_;
   std::optional<uint64_t> applied_;  // and not committed
   // Of the thread that plans.
   std::unique_ptr<ShadowMemory> shadow_;
+  std::unique_ptr<PinnedMemory> pinned_;         // the shadow; may be none
   std::map<std::string, std::byte*> shadow_of_;  // by buffer
   Incoming incoming_;                            // of the thread that stages
   std::unique_ptr<Standby> standby_;             // of the same thread; may be none
@@ -580,6 +599,20 @@ absl::Status CheckDeclared(const ReceiverOptions& options, const Manifest& part,
   return absl::OkStatus();
 }
 
+// What cannot be with buffers on a GPU.
+absl::Status CheckGpuMemory(const ReceiverOptions& options, const GpuMemory& gpu_memory, bool standby) {
+  if (gpu_memory.buffers.empty() || (options.shadow == Shadow::kHost && !standby)) return absl::OkStatus();
+  const std::string& buffer = *gpu_memory.buffers.begin();
+  const std::string about = absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", buffer,
+                                         "\" is in the memory of GPU ", *options.gpu, ", which ");
+  return About(
+      Error(ErrorCode::kInvalidOption,
+            options.shadow == Shadow::kOff
+                ? absl::StrCat(about, "publishers' bytes cannot be streamed into: take a shadow in host memory")
+                : absl::StrCat(about, "other engines cannot read: it can be no standby. Join without one")),
+      {.buffer = buffer, .rank = options.worker});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& options, const Manifest& part,
@@ -587,6 +620,10 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
                                                          std::unique_ptr<Transport> transport,
                                                          std::unique_ptr<Transport> standby) {
   HR_RETURN_IF_ERROR(CheckDeclared(options, part, memory));
+  std::map<std::string, const std::byte*> first;
+  for (const auto& [name, buffer] : memory) first[name] = buffer.data;
+  HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.destination, first));
+  HR_RETURN_IF_ERROR(CheckGpuMemory(options, gpu_memory, standby != nullptr));
   proto::Layout layout;
   layout.set_manifest_fragment(EncodeFragment(part));
   layout.set_transport(std::string(transport->name()));
@@ -598,8 +635,8 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
       Member::SessionOptions(options.job, MemberKey::Receiver(options.engine, options.worker), std::move(layout),
                              options.workers),
       options.carried);
-  auto receiver = std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(transport), std::move(session),
-                                                 std::move(client));
+  auto receiver = std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(gpu_memory),
+                                                 std::move(transport), std::move(session), std::move(client));
   HR_RETURN_IF_ERROR(receiver->Start());
   if (standby != nullptr) HR_RETURN_IF_ERROR(receiver->StandBy(part, std::move(standby)));
   return receiver;

@@ -16,6 +16,10 @@
 // Stage writes live buffers, and an error leaves the worker poisoned: serving() is empty until a full generation
 // commits. A worker never commits alone: see session/receiver_session.h.
 //
+// Live buffers may lie in the memory of one GPU (`gpu`), with a shadow alone, which is in host memory: Apply waits for
+// what was enqueued on the engine's stream before, copies the shadow to them and returns when that is done. So steps
+// that are in flight compute with the old weights, and those that are enqueued after Commit with the new ones.
+//
 // Thread rules: NextGeneration, Stage, Apply, Commit and Close from one thread at a time; the rest from any. The live
 // memory must outlive the receiver and is written only inside Stage (in_place) and Apply or Commit.
 
@@ -30,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "loader/gpu/cuda_abi.h"
 #include "loader/member.h"
 #include "loader/session/receiver_session.h"
 #include "loader/transport/transport.h"
@@ -49,6 +54,8 @@ struct ReceiverOptions {
   int worker = 0;
   int workers = 0;  // of the engine; 0: as many as the coordinator was told. An engine that it was not told of says it
   Shadow shadow = Shadow::kHost;
+  // Live buffers may be memory of this GPU; which are is found out. None: no CUDA is loaded, and all are the host's.
+  std::optional<int> gpu;
   int64_t chunk_bytes = 256 << 10;  // two-sided transports; equal at all members
   int64_t staging_bytes = 64 << 20;
   absl::Duration transfer_timeout = absl::Seconds(120);
@@ -61,7 +68,7 @@ struct BufferMemory {
   Extents shape;
   Extents strides;  // elements
   // False: the engine does not compute with it (what its own loading code is fed from). Stage writes it, also with a
-  // shadow, which then has no second copy of it.
+  // shadow, which then has no second copy of it. In GPU memory it is as any other: Apply writes it.
   bool live = true;
 };
 
@@ -76,6 +83,7 @@ struct ReceiverStats {
   int64_t needed_bytes = 0;    // what a generation brings to this worker
   int64_t streamed_bytes = 0;  // of the generation that is being staged, or was staged last: so far
   int64_t shadow_bytes = 0;
+  int64_t pinned_bytes = 0;  // of the shadow, where buffers are on a GPU; 0: the driver pins none, commits are slower
   int64_t peak_staging_bytes = 0;
 };
 
@@ -88,7 +96,8 @@ class Receiver {
   //   standby: another endpoint; where it is given, engines that come when no trainer is left may read this worker's
   //     live buffers (loader/standby.h) while they do not change.
   // Errors: as Publisher::Join; kOutOfMemory for the shadow; kDestinationMoved when `memory` is not what `part` says,
-  // aliases and storages that lie apart included.
+  // aliases and storages that lie apart included. kInvalidOption: memory of a GPU without a shadow or with `standby`,
+  // or of another GPU than the options name; kTransport: no CUDA runtime for the one that they name.
   static absl::StatusOr<std::unique_ptr<Receiver>> Join(const ReceiverOptions& options, const Manifest& part,
                                                         std::map<std::string, BufferMemory> memory,
                                                         std::unique_ptr<Transport> transport,
@@ -110,10 +119,16 @@ class Receiver {
 
   // The engine is paused: writes the staged generation to the live buffers. From its start until Commit returned OK the
   // worker serves nothing; a session that ends meanwhile leaves it poisoned.
-  virtual absl::Status Apply(uint64_t generation) = 0;
+  // With a GPU it waits first for all that was enqueued on its `stream` (null: the legacy default stream): kDeadline
+  // when that takes longer than transfer_timeout, kTransport when it failed; nothing was begun then. kTransport too
+  // when the copies failed, which ends the session and leaves the worker poisoned. Without a GPU a stream is
+  // kInvalidOption.
+  virtual absl::Status Apply(uint64_t generation, cuda::Stream stream) = 0;
+  absl::Status Apply(uint64_t generation) { return Apply(generation, nullptr); }
   // Applies the generation unless that was done, and waits until every worker of the engine has come here. A host that
-  // derives state from the weights, or loads some itself, does so between Apply and Commit.
-  virtual absl::Status Commit(uint64_t generation) = 0;
+  // derives state from the weights, or loads some itself, does so between Apply and Commit. `stream`: Apply's.
+  virtual absl::Status Commit(uint64_t generation, cuda::Stream stream) = 0;
+  absl::Status Commit(uint64_t generation) { return Commit(generation, nullptr); }
 
   // The host failed between Apply and Commit: ends the session by `why`, which the other members learn, and leaves the
   // worker poisoned, also when the session is over already. Any thread.

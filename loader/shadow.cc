@@ -30,14 +30,32 @@ CommitBoxes::CommitBoxes(const Manifest& manifest, const Plan& plan, int64_t ran
 
 void CommitBoxes::CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const {
   for (const Box& t : tensors_) {
-    std::byte *from = shadow.at(t.destination), *to = live.at(t.destination);
-    if (from != to) kernels::Copy(Lower(t.box, from, to));
+    const auto to = live.find(t.destination);
+    if (to == live.end()) continue;
+    std::byte* const from = shadow.at(t.destination);
+    if (from != to->second) kernels::Copy(Lower(t.box, from, to->second));
   }
   Fill(live);
 }
 
+absl::Status CommitBoxes::CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live,
+                                      DeviceCopies* gpu) const {
+  for (const Box& t : tensors_) {
+    const auto to = live.find(t.destination);
+    if (to != live.end()) gpu->ToDevice(Lower(t.box, shadow.at(t.destination), to->second));
+  }
+  for (const Box& z : zeros_) {
+    const auto at = live.find(z.destination);
+    if (at != live.end()) gpu->Clear(z.box, at->second);
+  }
+  return gpu->Finish();
+}
+
 void CommitBoxes::Fill(const std::map<int, std::byte*>& live) const {
-  for (const Box& z : zeros_) Clear(z.box, live.at(z.destination));
+  for (const Box& z : zeros_) {
+    const auto at = live.find(z.destination);
+    if (at != live.end()) Clear(z.box, at->second);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank,

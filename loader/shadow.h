@@ -9,7 +9,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "loader/gpu/device_copies.h"
 #include "loader/lowering.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
@@ -23,8 +26,11 @@ class CommitBoxes {
   CommitBoxes(const Manifest& manifest, const Plan& plan, int64_t rank);
 
   // Copies every tensor element from the shadow (but of buffers that are their own), then clears the zero fills. `keep`
-  // and gaps are not written.
+  // and gaps are not written. Buffers that `live` lacks are left out.
   void CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const;
+  // The same where `live` is memory of a GPU; returns when all is written. An error leaves anything there.
+  absl::Status CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live,
+                           DeviceCopies* gpu) const;
   // Clears the zero fills alone: what `in_place` adds to the bytes that were streamed.
   void Fill(const std::map<int, std::byte*>& live) const;
   int64_t copied_bytes() const { return copied_bytes_; }
@@ -51,6 +57,8 @@ class ShadowMemory {
 
   // The first element of each buffer that is no alias, by its index in manifest.destination.
   const std::map<int, std::byte*>& buffers() const { return buffers_; }
+  // All that was allocated; empty where no buffer needs any.
+  absl::Span<std::byte> memory() { return {memory_, static_cast<size_t>(bytes_)}; }
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -10,6 +10,7 @@
 #include "loader/lowering.h"
 #include "loader/part_box.h"
 #include "planner/lattice.h"
+#include "planner/status.h"
 
 namespace headrace {
 namespace {
@@ -86,12 +87,15 @@ bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
 }  // namespace
 
 SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
-                               std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas, bool hold)
+                               std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas, bool hold,
+                               std::set<int> on_gpu, DeviceCopies* gpu)
     : manifest_(manifest),
       layout_(manifest, source_rank, hold),
       sums_layout_(plan, source_rank),
       memory_(std::move(memory)),
       hold_(hold),
+      on_gpu_(std::move(on_gpu)),
+      gpu_(gpu),
       replicas_(std::move(replicas)) {
   for (const TensorSpec& t : manifest.tensors) dtypes_.emplace(t.name, t.dtype);
   for (const auto& [snapshot, offset] : layout_.buffers()) {
@@ -146,18 +150,20 @@ void SnapshotWriter::AddWholes() {
     for (const Copy& box : sum.boxes) of[snapshot_of(box)].replicas.push_back(&box);
   for (const auto& [snapshot, _] : layout_.buffers()) of[snapshot];
   const auto is_copied = [&](const auto& snapshot) { return !hold_ && !converted_.contains(snapshot); };
+  const auto is_fused = [&](const auto& snapshot) { return is_copied(snapshot) && !on_gpu_.contains(snapshot.first); };
   for (auto& [snapshot, boxes] : of) {
     const auto& [source, dtype] = snapshot;
     std::vector<BufferBox> offered = BoxesOf(Offered(source, dtype), PieceKind::kTensor, dtype);
     boxes.tiles_exact = Exact(boxes.tiles, BytesOf(offered));
     if (!is_copied(snapshot)) continue;
-    boxes.replicas_exact = !boxes.tiles_exact && Exact(boxes.replicas, BytesOf(offered));
-    if (!boxes.tiles_exact && !boxes.replicas_exact) {
+    const bool fused = is_fused(snapshot);
+    boxes.replicas_exact = fused && !boxes.tiles_exact && Exact(boxes.replicas, BytesOf(offered));
+    if (!fused || (!boxes.tiles_exact && !boxes.replicas_exact)) {
       wholes_.push_back({source, layout_.BufferOffset(source, dtype), std::move(offered)});
     }
   }
   for (const Tile& tile : tiles_)
-    fused_.push_back(of.at(snapshot_of(tile.box)).tiles_exact && is_copied(snapshot_of(tile.box)));
+    fused_.push_back(of.at(snapshot_of(tile.box)).tiles_exact && is_fused(snapshot_of(tile.box)));
   replica_of_tile_.assign(tiles_.size(), -1);
   std::map<std::pair<int, int>, int> made_up;  // of tiles: sums, by buffer and tensor
   for (size_t i = 0; i < replicas_.size(); ++i) {
@@ -209,13 +215,14 @@ void SnapshotWriter::AddReplicaBox(Copy box, size_t sum, bool fused) {
   replica_boxes_.push_back({std::move(box), sum, fused});
 }
 
-void SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
+absl::Status SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
   // Elements that are offered in another dtype have a snapshot of their own.
   const Buffer offered = Offered(source, to);
   const Index from_bytes = DtypeBits(offered.dtype) / 8, to_bytes = DtypeBits(to) / 8;
-  for (const BufferBox& box : BoxesOf(offered, PieceKind::kTensor, offered.dtype)) {
+  // `from`: the box's first byte; packed: its runs lie one behind the other there.
+  const auto convert = [&](const BufferBox& box, const std::byte* from, bool packed) {
     kernels::StridedCast cast;
-    cast.src = memory_.at(source) + box.offset;
+    cast.src = from;
     cast.dst = snapshot + box.offset / from_bytes * to_bytes;
     auto loop = [&](Index extent, Index stride) {
       cast.extent[cast.rank] = extent;
@@ -226,19 +233,44 @@ void SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) const {
     static_assert(kernels::kMaxBoxLoops + 1 <= kernels::kMaxCastLoops);
     for (const auto& [extent, stride] : box.loops) loop(extent, stride);
     loop(box.run_bytes / from_bytes, from_bytes);
+    for (int i = cast.rank - 2; packed && i >= 0; --i) {
+      cast.src_stride[i] = cast.extent[i + 1] * cast.src_stride[i + 1];
+    }
     kernels::Cast(FloatTypeOf(offered.dtype), FloatTypeOf(to), cast);
-  }
-}
-
-std::vector<uint64_t> SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
-                                            uint64_t incarnation, uint64_t generation) const {
-  OpenSlot(slot, incarnation, generation);
-  for (const auto& [snapshot, offset] : converted_) Convert(snapshot.first, snapshot.second, slot.data() + offset);
-  for (const Whole& whole : wholes_) {
-    for (const BufferBox& box : whole.boxes) {
-      kernels::Copy(Lower(box, memory_.at(whole.source), slot.data() + whole.snapshot));
+  };
+  for (const BufferBox& box : BoxesOf(offered, PieceKind::kTensor, offered.dtype)) {
+    if (!on_gpu_.contains(source)) {
+      convert(box, memory_.at(source) + box.offset, /*packed=*/false);
+    } else {
+      HR_RETURN_IF_ERROR(gpu_->ReadInPieces(
+          box, memory_.at(source), from_bytes,
+          [&](const BufferBox& piece, const std::byte* bytes) { convert(piece, bytes, /*packed=*/true); }));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status SnapshotWriter::CopyWholes(std::byte* slot) const {
+  for (const Whole& whole : wholes_) {
+    for (const BufferBox& box : whole.boxes) {
+      const kernels::StridedCopy copy = Lower(box, memory_.at(whole.source), slot + whole.snapshot);
+      if (on_gpu_.contains(whole.source)) {
+        gpu_->FromDevice(copy);
+      } else {
+        kernels::Copy(copy);
+      }
+    }
+  }
+  return on_gpu_.empty() ? absl::OkStatus() : gpu_->Finish();
+}
+
+absl::StatusOr<std::vector<uint64_t>> SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
+                                                            uint64_t incarnation, uint64_t generation) const {
+  OpenSlot(slot, incarnation, generation);
+  for (const auto& [snapshot, offset] : converted_) {
+    HR_RETURN_IF_ERROR(Convert(snapshot.first, snapshot.second, slot.data() + offset));
+  }
+  HR_RETURN_IF_ERROR(CopyWholes(slot.data()));
   const SourceOf published = Published(slot);
   std::vector<uint64_t> replica_sums(replicas_.size());
   const auto copy_and_sum = [&](const Copy& box) {

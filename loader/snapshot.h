@@ -4,15 +4,21 @@
 // Writes one publisher's generation into a slot: copies (or converts) all that the publisher offers, and sums each copy
 // of the plan's direct edges, each part of its streams, and what others offer too on the way. Of a publisher that holds
 // its weights it makes the sums alone.
+//
+// Buffers in GPU memory are copied whole, by the GPU's copy engine, and summed in the slot; what is converted comes to
+// the slot piece by piece through pinned memory.
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "loader/gpu/device_copies.h"
 #include "loader/lowering.h"
 #include "loader/slot.h"
 #include "planner/manifest.h"
@@ -25,17 +31,19 @@ class SnapshotWriter {
  public:
   // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank,
   // by its index in manifest.source; buffers without elements may be left out. `replicas` are FindReplicas' of the
-  // rank.
+  // rank. `on_gpu`: the buffers whose memory is `gpu`'s, which outlives the writer; none of a publisher that holds.
   SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
-                 std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas = {}, bool hold = false);
+                 std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas = {}, bool hold = false,
+                 std::set<int> on_gpu = {}, DeviceCopies* gpu = nullptr);
 
   const SlotLayout& layout() const { return layout_; }
   const SumsLayout& sums_layout() const { return sums_layout_; }
 
   // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
-  // Uses the calling thread alone. Returns the replicas' sums, in their order.
-  std::vector<uint64_t> Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums, uint64_t incarnation,
-                              uint64_t generation) const;
+  // Uses the calling thread alone. Returns the replicas' sums, in their order. kTransport, kOutOfMemory: the GPU could
+  // not be read; the slot holds no generation then.
+  absl::StatusOr<std::vector<uint64_t>> Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
+                                              uint64_t incarnation, uint64_t generation) const;
   // Where what is published is: in the slot, or in `memory`. Lives as long as the writer and the slot.
   SourceOf Published(absl::Span<const std::byte> slot) const;
   // Whether the slot still holds what these sums were made of.
@@ -68,17 +76,20 @@ class SnapshotWriter {
   void AddReplicaBox(Copy box, size_t sum, bool fused);
   // The tensor pieces of a source buffer whose elements travel in `dtype`.
   Buffer Offered(int source, Dtype dtype) const;
-  void Convert(int source, Dtype to, std::byte* snapshot) const;
+  absl::Status Convert(int source, Dtype to, std::byte* snapshot) const;
+  absl::Status CopyWholes(std::byte* slot) const;
 
   const Manifest& manifest_;
   const SlotLayout layout_;
   const SumsLayout sums_layout_;
   const std::map<int, const std::byte*> memory_;
   const bool hold_;
+  const std::set<int> on_gpu_;
+  DeviceCopies* const gpu_;
   std::map<std::string, Dtype> dtypes_;  // of the tensors, by name
   std::vector<Tile> tiles_;              // by source buffer and offset
   std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed where it is published
-  std::vector<Whole> wholes_;            // buffers that neither tiles nor replicas make up exactly: copied before
+  std::vector<Whole> wholes_;            // copied before: on the GPU, or not made up exactly by tiles or replicas
   const std::vector<ReplicaSum> replicas_;
   std::vector<int> replica_of_tile_;  // by tile: index into replicas_, to which its sum adds; -1: none
   std::vector<ReplicaBox> replica_boxes_;

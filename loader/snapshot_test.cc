@@ -56,7 +56,7 @@ void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
     const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, &source), *replicas);
     std::vector<std::byte> slot(writer.layout().bytes(), testing::kPoison);
     std::vector<std::byte> sums(writer.sums_layout().slot_bytes(), testing::kPoison), again = sums;
-    const std::vector<uint64_t> replica_sums = writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
+    const std::vector<uint64_t> replica_sums = *writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
     ASSERT_EQ(writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again)), replica_sums);
     ASSERT_EQ(sums, again);
     ASSERT_EQ(replica_sums.size(), replicas->size());
@@ -65,7 +65,7 @@ void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
                      [&](const Buffer& b) { return b.rank == rank && b.convert_rne; })) {
       const SnapshotWriter holder(m, *plan, rank, FirstBytes(m, rank, &source), *replicas, /*hold=*/true);
       std::vector<std::byte> stamps(holder.layout().bytes()), held(sums.size(), testing::kPoison);
-      ASSERT_EQ(holder.Write(absl::MakeSpan(stamps), absl::MakeSpan(held), 99, 7), replica_sums);
+      ASSERT_EQ(*holder.Write(absl::MakeSpan(stamps), absl::MakeSpan(held), 99, 7), replica_sums);
       ASSERT_EQ(held, sums);
       ASSERT_TRUE(holder.Agrees(absl::MakeConstSpan(stamps), absl::MakeConstSpan(held), replica_sums));
     }
@@ -177,7 +177,7 @@ std::map<uint64_t, std::vector<uint64_t>> ReplicaSums(const Manifest& m, SideMem
     const auto replicas = FindReplicas(m, rank);
     const SnapshotWriter writer(m, *plan, rank, FirstBytes(m, rank, source), *replicas);
     std::vector<std::byte> slot(writer.layout().bytes()), sums(writer.sums_layout().slot_bytes());
-    const std::vector<uint64_t> found = writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
+    const std::vector<uint64_t> found = *writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
     for (size_t i = 0; i < found.size(); ++i) sums_of[(*replicas)[i].id].push_back(found[i]);
   }
   return sums_of;
@@ -302,7 +302,7 @@ TEST(SnapshotTest, StrideZeroSources) {
     const SnapshotWriter writer(m, *plan, 0, {{0, row.data()}});
     std::vector<std::byte> slot(writer.layout().bytes());
     std::vector<std::byte> sums(writer.sums_layout().slot_bytes());
-    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
+    ASSERT_EQ(writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1).status(), absl::OkStatus());
     for (const Copy& c : plan->copies) {
       VisitCopy(c, [&](Index s, Index, Index p) {
         const uint64_t value = testing::GetBits(slot.data() + writer.layout().BufferOffset(plan->copies[0]), s / 2, 16);
@@ -346,7 +346,7 @@ TEST(SnapshotTest, ConvertsByRoundingToNearestEven) {
     const SnapshotWriter writer(m, *plan, 0, {{0, reinterpret_cast<const std::byte*>(values.data())}});
     std::vector<std::byte> slot(writer.layout().bytes());
     std::vector<std::byte> sums(writer.sums_layout().slot_bytes());
-    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
+    ASSERT_EQ(writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1).status(), absl::OkStatus());
     for (int i = 0; i < 1000; ++i) {
       const uint64_t bits = testing::GetBits(slot.data() + writer.layout().BufferOffset(plan->copies[0]), i, 16);
       EXPECT_EQ(value_of(to, bits), nearest(values[i], fraction_bits)) << values[i];
@@ -365,7 +365,7 @@ TEST(SnapshotTest, UnalignedSources) {
     const SnapshotWriter writer(m, *plan, 0, {{0, memory.data() + shift}});
     std::vector<std::byte> slot(writer.layout().bytes());
     std::vector<std::byte> sums(writer.sums_layout().slot_bytes());
-    writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1);
+    ASSERT_EQ(writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 1, 1).status(), absl::OkStatus());
     EXPECT_EQ(std::memcmp(slot.data() + writer.layout().BufferOffset(plan->copies[0]), memory.data() + shift, 1200), 0);
   }
 }

@@ -229,7 +229,9 @@ TEST(TransferTest, LargeCopiesInSteps) {
   auto sums = owner->AllocateRegion(writer.sums_layout().bytes());
   ASSERT_TRUE(sums.ok()) << sums.status();
   const auto write = [&](uint64_t generation) {
-    writer.Write((*slot)->bytes(), writer.sums_layout().Of(0, (*sums)->bytes()), kIncarnation, generation);
+    ASSERT_EQ(
+        writer.Write((*slot)->bytes(), writer.sums_layout().Of(0, (*sums)->bytes()), kIncarnation, generation).status(),
+        absl::OkStatus());
   };
   write(1);
   auto peer = reader->Connect(owner->address(), absl::InfiniteFuture());

@@ -124,7 +124,9 @@ class World {
 
   void Publish(uint64_t generation) {
     PaintSource(manifest_, generation, &source_);
-    for (auto& [rank, s] : sources_) s.writer->Write(s.slot->bytes(), s.Sums(), kIncarnation, generation);
+    for (auto& [rank, s] : sources_) {
+      EXPECT_EQ(s.writer->Write(s.slot->bytes(), s.Sums(), kIncarnation, generation).status(), absl::OkStatus());
+    }
   }
 
   // One rank alone, where it depends on no other one.

@@ -198,7 +198,7 @@ Manifest Job::ReceiverPart(size_t worker) const {
 std::map<std::string, const std::byte*> Job::PublisherMemory(size_t publisher) {
   std::map<std::string, const std::byte*> memory;
   for (const Buffer& b : manifest_.source) {
-    if (b.rank == source_ranks_[publisher]) memory[b.name] = source_.First(b);
+    if (b.rank == source_ranks_[publisher]) memory[b.name] = place ? place(source_.First(b)) : source_.First(b);
   }
   return memory;
 }
@@ -208,7 +208,7 @@ std::map<std::string, BufferMemory> Job::ReceiverMemory(size_t worker) {
   for (const Buffer& b : manifest_.destination) {
     if (b.rank != workers_[worker].rank) continue;
     const bool live = !config_.not_live.contains({workers_[worker].engine, b.name});
-    memory[b.name] = {live_.First(b), b.shape, b.strides, live};
+    memory[b.name] = {place ? place(live_.First(b)) : live_.First(b), b.shape, b.strides, live};
   }
   return memory;
 }
@@ -238,8 +238,10 @@ ReceiverOptions Job::OptionsOfReceiver(size_t worker) const {
 }
 
 absl::Status Job::JoinPublisher(size_t i) {
-  HR_ASSIGN_OR_RETURN(publishers_[i], Publisher::Join(OptionsOfPublisher(i), PublisherPart(i), PublisherMemory(i),
-                                                      config_.transport()));
+  PublisherOptions options = OptionsOfPublisher(i);
+  if (edit_publisher) edit_publisher(i, &options);
+  HR_ASSIGN_OR_RETURN(publishers_[i],
+                      Publisher::Join(options, PublisherPart(i), PublisherMemory(i), config_.transport()));
   return absl::OkStatus();
 }
 

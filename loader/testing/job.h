@@ -124,8 +124,11 @@ class Job {
   SideMemory& live() { return live_; }
   SideMemory& wanted() { return wanted_; }
 
+  // Where the memory of a member is that has `host` as its mirror; absent: there.
+  std::function<std::byte*(std::byte* host)> place;
   // For the next Join.
   std::function<std::unique_ptr<Transport>(size_t worker)> receiver_transport;
+  std::function<void(size_t publisher, PublisherOptions*)> edit_publisher;
   std::function<void(size_t worker, ReceiverOptions*)> edit_receiver;
   // What a worker does between Stage and Commit.
   std::function<void(size_t worker)> before_commit;

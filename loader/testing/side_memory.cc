@@ -117,6 +117,12 @@ SideMemory::SideMemory(const std::vector<Buffer>& buffers) {
   }
 }
 
+std::vector<absl::Span<std::byte>> SideMemory::blocks() {
+  std::vector<absl::Span<std::byte>> blocks;
+  for (auto& [key, block] : blocks_) blocks.push_back(absl::MakeSpan(block));
+  return blocks;
+}
+
 std::string SideMemory::Difference(const SideMemory& other) const {
   for (const auto& [key, block] : blocks_) {
     const std::vector<std::byte>& theirs = other.blocks_.at(key);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "planner/manifest.h"
 
 namespace headrace::testing {
@@ -40,6 +41,8 @@ class SideMemory {
   explicit SideMemory(const std::vector<Buffer>& buffers);
 
   std::byte* First(const Buffer& b) { return blocks_.at(Key(b)).data() + Offset(b); }
+  // Every block whole, with its guards.
+  std::vector<absl::Span<std::byte>> blocks();
   // Empty, or the first byte that differs.
   std::string Difference(const SideMemory& other) const;
 

@@ -91,8 +91,8 @@ Task Trainer::Publish(uint64_t generation, int64_t deadline) {
   testing::PaintSource(trainer_seat().part, Job::PaintOf({session().incarnation(), generation}),
                        &trainer_seat().source);
   if (std::exchange(diverges_, false)) Diverge();
-  std::vector<uint64_t> sums = writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
-                                                       IncarnationStamp(session().incarnation()), generation);
+  std::vector<uint64_t> sums = *writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
+                                                        IncarnationStamp(session().incarnation()), generation);
   if (job_.options.bug == PlantedBug::kEqualSums) std::fill(sums.begin(), sums.end(), 0);
   co_await Sleep(world().Draw(10 * kMicrosecond, 50 * kMillisecond));
   co_return Step([&](int64_t now, MemberActions* actions) {
