@@ -78,17 +78,20 @@ typedef struct hr_publisher hr_publisher;
 /* Blocks until all members agreed on the plan.
  * options: {"coordinator": "host:port", "token", "job", "incarnation": "" (whichever), "rank", "transport": "host"}
  * and, all optional, "publishing", "chunk_bytes", "staging_bytes", "connect_timeout", `timeouts`, "tls",
- * "trust_network", "devices".
+ * "trust_network", "devices", "gpu".
  *  publishing: "snapshot" (default): the weights are copied, "hold": they are read themselves (loader/publisher.h).
  *  tls: {"ca"} and optional "certificate" with "key", "server_name": names of PEM files (loader/control/tls.h).
  *  trust_network: true sends the token in clear beyond loopback where there is no tls.
  *  devices: a list of network devices, for "ucx" (loader/transport/factory.h).
+ *  gpu: a device number of CUDA: addresses may be memory of this GPU; which are is found out. Without it no CUDA is
+ *   loaded (loader/gpu/gpu_options.h names the file to load).
  * memory: a JSON list of `count` buffer names; addresses[i] is the first element of the i-th. The memory must outlive
  *  the handle and must not change during hr_publisher_publish; "hold": until hr_publisher_await_release returned. */
 char* hr_publisher_join(const char* options, const char* part, const char* memory, const void* const* addresses,
                         size_t count, hr_publisher** publisher);
-/* [one at a time] Writes the snapshot and returns; waits only while receivers read both slots. */
-char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double timeout);
+/* [one at a time] Writes the snapshot and returns; waits only while receivers read both slots, and with "gpu" first for
+ * all that was enqueued on `stream` (a cudaStream_t; 0: the legacy default stream). Without "gpu" it is 0. */
+char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double timeout, uintptr_t stream);
 /* [one at a time] Waits until the weights of `generation` may change: "snapshot": not at all. "deadline": they may
  * change, and the generation is void. */
 char* hr_publisher_await_release(hr_publisher* publisher, uint64_t generation, double timeout);
@@ -111,7 +114,8 @@ typedef struct hr_receiver hr_receiver;
  * options: as a publisher's with "engine", "worker", "shadow": "host" | "off" in place of "rank"; optional
  *  "transfer_timeout", "carried": what hr_receiver_carry of this worker's earlier session gave, and "workers": how many
  *  its engine has, which an engine that the coordinator was not told of must say. "standby": true lets engines that
- *  come when no trainer is left read this worker's live buffers, while they do not change.
+ *  come when no trainer is left read this worker's live buffers, while they do not change. With buffers on a "gpu"
+ *  shadow is "host" and standby false.
  * memory: a JSON list of `count` objects {"name", "shape": [..], "strides": [..]} (elements); addresses[i] is the first
  *  element of the i-th; optional "live": false where the engine does not compute with it, so that _stage writes it also
  *  with a shadow. The memory must outlive the handle; it is written inside _stage (shadow "off") and _apply or _commit.
@@ -124,11 +128,12 @@ char* hr_receiver_next_generation(hr_receiver* receiver, double timeout, uint64_
 /* [one at a time] Streams, verifies, votes, waits for the decision. `memory` restates the host's buffers. */
 char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* memory, void* const* addresses,
                         size_t count);
-/* [one at a time] The engine is paused: writes the staged generation to the live buffers. */
-char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation);
+/* [one at a time] The engine is paused: writes the staged generation to the live buffers. With "gpu" it waits first for
+ * all that was enqueued on `stream` (as hr_publisher_publish); it returns when the last byte is written. */
+char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation, uintptr_t stream);
 /* [one at a time] Applies the generation unless that was done, and waits until every worker of the engine has come
- * here. A host that derives state from the weights does so between _apply and _commit. */
-char* hr_receiver_commit(hr_receiver* receiver, uint64_t generation);
+ * here. A host that derives state from the weights does so between _apply and _commit. `stream`: _apply's. */
+char* hr_receiver_commit(hr_receiver* receiver, uint64_t generation, uintptr_t stream);
 /* The host failed between _apply and _commit: ends the session by this error (an object as above; "code"
  * and "message" suffice), which the other members learn, and leaves the worker poisoned. */
 char* hr_receiver_abandon(hr_receiver* receiver, const char* error);

@@ -201,6 +201,7 @@ void ReadMember(Fields* fields, Options* options, std::string* transport, Transp
   job.host = HostName();
   fields->Read("transport", transport);
   if (fields->Has("devices")) fields->ReadList("devices", &transport_options->devices);
+  if (fields->Has("gpu")) fields->ReadInteger("gpu", 0, kMaxInt, &options->gpu.emplace());
   if (fields->Has("chunk_bytes")) fields->ReadInteger("chunk_bytes", 1, kMaxIndex, &options->chunk_bytes);
   if (fields->Has("staging_bytes")) fields->ReadInteger("staging_bytes", 1, kMaxIndex, &options->staging_bytes);
 }

@@ -35,7 +35,8 @@ nlohmann::ordered_json StatsJson(const PublisherStats& stats) {
           {"snapshot_seconds", stats.snapshot_seconds},
           {"stall_seconds", stats.stall_seconds},
           {"snapshot_bytes", stats.snapshot_bytes},
-          {"peak_staging_bytes", stats.peak_staging_bytes}};
+          {"peak_staging_bytes", stats.peak_staging_bytes},
+          {"pinned_bytes", stats.pinned_bytes}};
 }
 
 }  // namespace
@@ -48,10 +49,10 @@ char* hr_publisher_join(const char* options, const char* part, const char* memor
   return headrace::Guard([&] { return headrace::Join(options, part, memory, addresses, count, publisher); });
 }
 
-char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double timeout) {
+char* hr_publisher_publish(hr_publisher* publisher, uint64_t generation, double timeout, uintptr_t stream) {
   return headrace::Guard([&]() -> absl::Status {
     HR_ASSIGN_OR_RETURN(const absl::Time deadline, headrace::DeadlineAfter(timeout));
-    return publisher->publisher->Publish(generation, deadline);
+    return publisher->publisher->Publish(generation, deadline, reinterpret_cast<headrace::cuda::Stream>(stream));
   });
 }
 

@@ -45,6 +45,7 @@ nlohmann::ordered_json StatsJson(const ReceiverStats& stats) {
           {"needed_bytes", stats.needed_bytes},
           {"streamed_bytes", stats.streamed_bytes},
           {"shadow_bytes", stats.shadow_bytes},
+          {"pinned_bytes", stats.pinned_bytes},
           {"peak_staging_bytes", stats.peak_staging_bytes}};
 }
 
@@ -80,12 +81,14 @@ char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* 
   });
 }
 
-char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation) {
-  return headrace::Guard([&] { return receiver->receiver->Apply(generation); });
+char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation, uintptr_t stream) {
+  return headrace::Guard(
+      [&] { return receiver->receiver->Apply(generation, reinterpret_cast<headrace::cuda::Stream>(stream)); });
 }
 
-char* hr_receiver_commit(hr_receiver* receiver, uint64_t generation) {
-  return headrace::Guard([&] { return receiver->receiver->Commit(generation); });
+char* hr_receiver_commit(hr_receiver* receiver, uint64_t generation, uintptr_t stream) {
+  return headrace::Guard(
+      [&] { return receiver->receiver->Commit(generation, reinterpret_cast<headrace::cuda::Stream>(stream)); });
 }
 
 char* hr_receiver_abandon(hr_receiver* receiver, const char* error) {

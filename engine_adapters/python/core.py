@@ -8,6 +8,10 @@ A *part* is a manifest (docs/manifest.md) as a dict with one member's side fille
 "destination" must be there. Shapes and strides count elements; dtypes are spelled as safetensors does. Timeouts are
 seconds (math.inf: no limit).
 
+Addresses may be memory of one GPU, whose CUDA device number is the member's `gpu`; without it no CUDA is loaded. Streams
+are a cudaStream_t as an integer: torch.cuda.current_stream(device).cuda_stream, or 0 for the legacy default stream,
+which is also what a member without a GPU gives.
+
 Errors are headrace.errors.Error. After close(), methods raise StateError "closed".
 
 Thread rules: any thread may call anything; the interpreter's lock is given up in every call. Methods of one object that
@@ -228,7 +232,8 @@ class Publisher(_Member):
     part: tensors, this rank's source buffers, one source placement in the topology. memory: the address of each source
     buffer's first element (an empty buffer may be left out); it must not change during publish().
     publishing: "snapshot": publish() copies the weights; "hold": it makes checksums alone, and receivers read the weights
-    themselves, which must not change until await_release() returned or raised. What is converted cannot be held.
+    themselves, which must not change until await_release() returned or raised. What is converted, or on a GPU, cannot be
+    held.
     chunk_bytes and staging_bytes are for transports that stream, and equal at all members. devices: the network devices
     of transport "ucx"; none: UCX_NET_DEVICES, or loopback. tls: where the coordinator has it. trust_network: the token
     may cross a network in clear.
@@ -254,13 +259,14 @@ class Publisher(_Member):
         tls: ClientTls | None = None,
         trust_network: bool = False,
         publishing: Literal["snapshot", "hold"] = "snapshot",
+        gpu: int | None = None,
         chunk_bytes: int = 256 << 10,
         staging_bytes: int = 64 << 20,
         connect_timeout: float = 60.0,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
         super().__init__()
-        options = {
+        options: dict[str, Any] = {
             "coordinator": coordinator,
             "token": token,
             "job": job,
@@ -276,6 +282,8 @@ class Publisher(_Member):
             "timeouts": dataclasses.asdict(timeouts),
             **_tls(tls),
         }
+        if gpu is not None:
+            options["gpu"] = gpu
         address = _native.call_handle(
             "hr_publisher_join",
             _document(options, "invalid_option"),
@@ -286,13 +294,14 @@ class Publisher(_Member):
         )
         self._handle = _native.Handle(self, "publisher", address, _native.library().hr_publisher_free)
 
-    def publish(self, generation: int, timeout: float) -> None:
+    def publish(self, generation: int, timeout: float, stream: int = 0) -> None:
         """Copies what the plan reads into a snapshot and returns; the weights may change again afterwards. Waits only
         while receivers read both snapshots (DeadlineError names them). "hold": copies nothing, see await_release.
+        With a GPU nothing is read before all that was enqueued on `stream` has ended (DeadlineError when it does not).
         StateError: generation_not_growing."""
         _check_timeout(timeout)
         with self._alone(timeout, "publish"), self._handle.use() as handle:
-            _native.call("hr_publisher_publish", handle, _generation(generation), timeout)
+            _native.call("hr_publisher_publish", handle, _generation(generation), timeout, _stream(stream))
 
     def await_release(self, generation: int, timeout: float) -> None:
         """Waits until no receiver reads the weights of this generation, which may change then; "snapshot": at once.
@@ -324,7 +333,8 @@ class Receiver(_Member):
     too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile) or "off"
     (the live buffers: the engine is paused). workers: how many this engine has; None: as many as the coordinator was
     told, which is no answer for an engine that it was not told of. carried: carry() of this worker's former session.
-    standby: engines that come when no trainer is left may read these buffers while they do not change.
+    standby: engines that come when no trainer is left may read these buffers while they do not change. With buffers on
+    a GPU shadow is "host" and standby False.
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
     A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from
@@ -349,6 +359,7 @@ class Receiver(_Member):
         workers: int | None = None,
         shadow: Literal["host", "off"],
         standby: bool = False,
+        gpu: int | None = None,
         incarnation: str = "",
         transport: str = "host",
         devices: Sequence[str] = (),
@@ -381,6 +392,8 @@ class Receiver(_Member):
             "timeouts": dataclasses.asdict(timeouts),
             **_tls(tls),
         }
+        if gpu is not None:
+            options["gpu"] = gpu
         if workers is not None:
             options["workers"] = workers
         if carried is not None:
@@ -410,17 +423,19 @@ class Receiver(_Member):
         with self._alone(math.inf, "stage"), self._handle.use() as handle:
             _native.call("hr_receiver_stage", handle, _generation(generation), *restated)
 
-    def apply(self, generation: int) -> None:
+    def apply(self, generation: int, stream: int = 0) -> None:
         """The engine is paused: writes the staged generation to the live buffers. A host that derives state from the
-        weights does so between this and commit(); until commit() has returned the worker serves nothing."""
+        weights does so between this and commit(); until commit() has returned the worker serves nothing.
+        With a GPU it waits first for all that was enqueued on `stream`, the engine's steps (DeadlineError after
+        transfer_timeout: nothing was begun), and returns when the last byte is written."""
         with self._alone(math.inf, "apply"), self._handle.use() as handle:
-            _native.call("hr_receiver_apply", handle, _generation(generation))
+            _native.call("hr_receiver_apply", handle, _generation(generation), _stream(stream))
 
-    def commit(self, generation: int) -> None:
+    def commit(self, generation: int, stream: int = 0) -> None:
         """Applies the staged generation unless apply() did, and waits until every worker of the engine has come here.
-        An error after the first live byte leaves the worker poisoned; `serving` tells."""
+        An error after the first live byte leaves the worker poisoned; `serving` tells. stream: as apply()."""
         with self._alone(math.inf, "commit"), self._handle.use() as handle:
-            _native.call("hr_receiver_commit", handle, _generation(generation))
+            _native.call("hr_receiver_commit", handle, _generation(generation), _stream(stream))
 
     def abandon(self, error: Error) -> None:
         """The host failed between apply() and commit(): ends the session by this error for all members and leaves the
@@ -519,6 +534,12 @@ def _generation(generation: int) -> int:
     if not 0 <= generation < 1 << 64:
         raise InputError("invalid_option", f"generation {generation} is not from 0 to 2^64 - 1")
     return generation
+
+
+def _stream(stream: int) -> int:
+    if not 0 <= stream < 1 << 64:
+        raise InputError("invalid_option", f"stream {stream} is no handle of a CUDA stream")
+    return stream
 
 
 def _check_timeout(timeout: float) -> None:
