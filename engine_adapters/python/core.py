@@ -8,9 +8,9 @@ A *part* is a manifest (docs/manifest.md) as a dict with one member's side fille
 "destination" must be there. Shapes and strides count elements; dtypes are spelled as safetensors does. Timeouts are
 seconds (math.inf: no limit).
 
-Addresses may be memory of one GPU, whose CUDA device number is the member's `gpu`; without it no CUDA is loaded. Streams
-are a cudaStream_t as an integer: torch.cuda.current_stream(device).cuda_stream, or 0 for the legacy default stream,
-which is also what a member without a GPU gives.
+Addresses may be memory of one GPU, whose CUDA device number is the member's `gpu`; without it no CUDA is loaded. A
+stream is a cudaStream_t as an integer: torch.cuda.current_stream(device).cuda_stream, or 0 for the legacy default
+stream, which is also what a member without a GPU gives.
 
 Errors are headrace.errors.Error. After close(), methods raise StateError "closed".
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace import core
-from headrace.core_testing import COLUMNS_OF, ROWS, TENSORS, TOKEN, Live, Source, destination_part, source_part, together
+from headrace.core_testing import COLUMNS_OF, ROWS, TENSORS, TOKEN, Live, Source, destination_part, source_part
+from headrace.core_testing import together
 from headrace.errors import DeadlineError, InputError
 
 CHECKER = Path(__file__).resolve().parents[2] / ".bazel/bin/loader/testing/nccl_checker/libheadrace_nccl_checker.so"
@@ -86,9 +87,7 @@ class GpuTest(unittest.TestCase):
         os.environ["HEADRACE_CUDA_RUNTIME"] = str(CHECKER)
 
     def setUp(self) -> None:
-        self.coordinator = core.Coordinator(
-            job="gpu", publishers=2, workers=[2], token=TOKEN, incarnation="one"
-        )
+        self.coordinator = core.Coordinator(job="gpu", publishers=2, workers=[2], token=TOKEN, incarnation="one")
         self.addCleanup(self.coordinator.stop)
         self.gpus = [Gpu(i) for i in range(4)]
         self.sources = [Source(rank) for rank in range(2)]

@@ -194,8 +194,8 @@ def _check_memory(name: str, local: torch.Tensor) -> None:
         what = f"has the layout {local.layout}, not a strided one"
     elif local.is_conj() or local.is_neg():
         what = "is a lazily conjugated or negated view; call resolve_conj() or resolve_neg()"
-    elif local.device.type != "cpu":
-        what = f"is on {local.device}; memory of the host is what can be sent today"
+    elif local.device.type not in ("cpu", "cuda"):
+        what = f"is on {local.device}; memory of the host and of CUDA devices is what can be sent"
     else:
         return
     raise InputError("malformed", f'tensor "{name}" {what}', tensor=name)

@@ -21,6 +21,7 @@ from headrace.errors import DeadlineError, Error, PeerError
 from headrace.torch.group import Group
 from headrace.torch.names import Names, refuse_strangers
 from headrace.torch.sources import Sources, Wanted, places, refuse_unwanted, sources
+from headrace.torch.streams import current_stream
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Session:
             offer = _offer(group, tensors, meeting["tensors"], options.names)
             self._places = places(tensors)
             self._tensors = offer.tensors
+            self._gpu = offer.gpu
             group.each(lambda: self._join(offer, meeting, options))
         except BaseException:
             self.abandon()
@@ -124,6 +126,7 @@ class Session:
                 incarnation=meeting["incarnation"],
                 transport=options.transport,
                 publishing=options.publishing,
+                gpu=offer.gpu,
                 tls=options.tls,
                 trust_network=options.trust_network,
                 connect_timeout=options.join_timeout,
@@ -155,8 +158,8 @@ class Session:
         return sorted(name for name in now.keys() | self._places.keys() if now.get(name) != self._places.get(name))
 
     def publish(self, generation: int) -> dict[str, Any]:
-        """This rank's snapshot. Returns its stats."""
-        self._publisher.publish(generation, self._timeout)
+        """This rank's snapshot, after what this thread has enqueued on its GPU. Returns its stats."""
+        self._publisher.publish(generation, self._timeout, current_stream(self._gpu))
         return {"rank": self._group.rank, **self._publisher.stats}
 
     def release(self, generation: int) -> None:

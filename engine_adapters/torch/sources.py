@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from headrace.errors import InputError
 from headrace.torch.layout import local_part
 from headrace.torch.names import Names, checkpoint_names
+from headrace.torch.streams import gpu_of
 
 # What engines read: {name: {"shape": [...], "dtype": spelling}}.
 Wanted = Mapping[str, Mapping[str, Any]]
@@ -22,6 +23,7 @@ class Sources:
 
     part: dict[str, Any]
     memory: dict[str, int]  # the first element of each buffer
+    gpu: int | None  # on which some of them are
     tensors: list[torch.Tensor]
     unwanted: set[str]  # what this rank has under names that no engine reads
     offered: set[str]  # all names that this rank has
@@ -69,7 +71,7 @@ def sources(tensors: Mapping[str, torch.Tensor], wanted: Wanted, names: Names | 
 
     A tensor of another dtype than theirs is converted into the snapshot. A name that no engine reads is in `unwanted`,
     unless its memory is that of a tensor which one does read: the second name of tied weights. Raises InputError:
-    those of `local_part` and `checkpoint_names`; `shape_mismatch` when an engine reads another shape.
+    those of `local_part`, `checkpoint_names` and `gpu_of`; `shape_mismatch` when an engine reads another shape.
     """
     named = {name: tensors[own] for own, name in checkpoint_names(tensors, names).items()}
     parts = {name: local_part(name, tensor) for name, tensor in named.items() if name in wanted}
@@ -98,6 +100,7 @@ def sources(tensors: Mapping[str, torch.Tensor], wanted: Wanted, names: Names | 
             "topology": {"source": [{"rank": rank}], "destination": []},
         },
         memory=memory,
+        gpu=gpu_of([parts[name].local for name in memory], f"trainer rank {rank}"),
         tensors=[part.local for part in parts.values()],
         unwanted={name for name in named if name not in wanted and _identity(named[name]) not in tied},
         offered=set(named),

@@ -25,6 +25,7 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from headrace import __version__, core
 from headrace.errors import Error, InputError, InternalError, ResourceError, StateError
+from headrace.torch.streams import current_stream
 from headrace.vllm import layout as layouts
 from headrace.vllm import options as option_table
 from headrace.vllm import refusals
@@ -220,6 +221,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
 
     def _join(self, layout: Any, options: Options) -> Receiving:
         given = {n: v for n in ("devices", "chunk_bytes", "staging_bytes") if (v := getattr(options, n)) is not None}
+        gpu = layout.gpu
         receiver = core.Receiver(
             # Ranks are numbers of the whole job, in which engines do not know each other's sizes.
             layout.part(
@@ -233,6 +235,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             worker=self._worker,
             workers=self.parallel_config.world_size_across_dp,
             shadow=options.shadow,
+            gpu=gpu,
             transport=options.transport,
             tls=core.ClientTls(**options.tls) if options.tls else None,
             trust_network=options.trust_network,
@@ -250,6 +253,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             shadow=options.shadow != "off",
             transfer_timeout=options.transfer_timeout,
             on_error=self._remember,
+            stream=lambda: current_stream(gpu),
         )
 
     def _load(self, session: Receiving) -> None:

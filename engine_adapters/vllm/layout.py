@@ -19,6 +19,7 @@ import torch
 
 from headrace.errors import InputError, StateError
 from headrace.torch.dtypes import spelling
+from headrace.torch.streams import gpu_of
 from headrace.vllm import proof
 from headrace.vllm.checkpoint import Checkpoint, given_tensors
 from headrace.vllm.decide import Decisions, decide
@@ -101,6 +102,11 @@ class Layout:
     def direct_bytes(self) -> int:
         """Live bytes that are written in place: what a shadow of them takes."""
         return sum(b.live.tensor.nbytes for b in self._buffers if b.alias_of is None)
+
+    @property
+    def gpu(self) -> int | None:
+        """On which the live tensors are that are written in place. InputError: on several."""
+        return gpu_of((b.live.tensor for b in self._buffers), "this worker")
 
     def part(self, rank: int, engine: int, worker: int) -> dict[str, Any]:
         """This worker's side of the manifest. 

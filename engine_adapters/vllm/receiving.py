@@ -44,14 +44,17 @@ class Receiving:
         shadow: bool,
         transfer_timeout: float,
         on_error: Callable[[Error], None],
+        stream: Callable[[], int] = lambda: 0,
     ) -> None:
         """receiver: a joined headrace.core.Receiver, owned from now on. restate: the live buffers as they are now;
         called in the thread that stages, before each generation. transfer_timeout: seconds. on_error: told, once and
-        in whichever thread finds it, each generation that was given up and what ended the session."""
+        in whichever thread finds it, each generation that was given up and what ended the session. stream: the one that
+        the engine's steps are on, for the core; called in the thread of apply()."""
         self._receiver = receiver
         self._restate = restate
         self._transfer_timeout = transfer_timeout
         self._on_error = on_error
+        self._stream_of_steps = stream
         self._changed = threading.Condition()
         self._state = "waiting" if shadow else "off"
         self._next: int | None = None  # taken from the receiver, not staged yet (without a shadow)
@@ -133,9 +136,10 @@ class Receiving:
                 raise _other_first(generation, self._staged)
 
     def apply(self, generation: int) -> None:
-        """Writes the staged `generation` to the live buffers. Then the host loads what goes through its own code: until
-        the commit nobody asks for the live buffers, which it may take apart for that."""
-        self._tell(generation, lambda: self._receiver.apply(generation))
+        """Writes the staged `generation` to the live buffers, after the engine's steps that are in flight. Then the host
+        loads what goes through its own code: until the commit nobody asks for the live buffers, which it may take apart
+        for that."""
+        self._tell(generation, lambda: self._receiver.apply(generation, self._stream_of_steps()))
 
     def commit(self, generation: int) -> None:
         """After apply(): returns when all workers of the engine hold `generation`; the thread takes the next one. After

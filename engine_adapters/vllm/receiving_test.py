@@ -53,6 +53,18 @@ class ReceivingTest(unittest.TestCase):
         session.obtain(2)
         self.assertEqual(looks, [[], ["stage 1", "apply 1", "loader", "commit 1"]])
 
+    def test_the_first_live_write_is_told_the_stream_of_the_engines_steps(self):
+        self.receiver = FakeReceiver()
+        session = Receiving(
+            self.receiver, dict, shadow=True, transfer_timeout=30.0, on_error=self.fail, stream=lambda: 77
+        )
+        self.addCleanup(self.end, session)
+        self.receiver.announced.put(1)
+        session.obtain(1)
+        session.apply(1)
+        session.commit(1)
+        self.assertEqual(self.receiver.log, ["stage 1", "apply 1 after 77", "commit 1"])
+
     def test_in_place_does_nothing_before_it_is_asked(self):
         session = self.session(shadow=False)
         self.receiver.announced.put(1)

@@ -67,10 +67,10 @@ class FakeReceiver:
                 raise self.stage_errors[generation]
             self._staged = generation
 
-    def apply(self, generation: int) -> None:
+    def apply(self, generation: int, stream: int = 0) -> None:
         with _Alone(self._turn):
             self.status()
-            self.log.append(f"apply {generation}")
+            self.log.append(f"apply {generation}" + (f" after {stream}" if stream else ""))
             assert self._staged == generation
             self._poisoned = True
 
