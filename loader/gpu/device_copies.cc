@@ -134,7 +134,8 @@ absl::StatusOr<bool> DeviceCopies::IsOnDevice(const void* pointer) const {
 }
 
 std::unique_ptr<PinnedMemory> DeviceCopies::Pin(absl::Span<std::byte> memory) const {
-  const CurrentDevice current(cuda_, gpu_);
+  // Not taken back: in a thread that has not used CUDA yet, that would make a context on GPU 0.
+  cuda_.cudaSetDevice(gpu_);
   if (!cuda_.Check(cuda_.cudaHostRegister(memory.data(), memory.size(), cuda::kHostRegisterPortable), "pinning").ok()) {
     return nullptr;
   }
@@ -159,7 +160,10 @@ absl::Status DeviceCopies::Drain(absl::Time deadline) {
                                                       " did not end in time"));
     }
     reached_->changed.wait_for(lock, absl::ToChronoNanoseconds(std::min(left, kHealthTurn)));
+    // A host function that waits for this lock must keep nothing waiting that CUDA holds.
+    lock.unlock();
     const cuda::Error state = cuda_.cudaStreamQuery(stream_);
+    lock.lock();
     if (state != cuda::kSuccess && state != cuda::kErrorNotReady) {
       return cuda_.Check(state, absl::StrCat("work on GPU ", gpu_));
     }
