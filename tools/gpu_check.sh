@@ -1,24 +1,32 @@
 #!/bin/bash
-# The checks that need a GPU, with what has been built already. Writes one JSON file for each to OUT, prints them, and
-# fails where one did. Without a GPU they say so and are skipped.
+# The checks that need a GPU, with what has been built already. Writes what each reports to OUT, prints it, and fails
+# where one did. Without a GPU they say so and are skipped.
 # Usage: tools/gpu_check.sh BAZEL_BIN OUT
 set -uo pipefail
 [ $# -eq 2 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
 built=$1 out=$2 failed=0
 mkdir -p "$out"
 
-# check NAME SECONDS COMMAND...: what it prints is its report.
+# check FILE SECONDS COMMAND...: what it prints is its report.
 check() {
-  local name=$1 seconds=$2
+  local file=$1 seconds=$2
   shift 2
-  timeout "$seconds" "$@" >"$out/$name.json"
+  timeout "$seconds" "$@" >"$out/$file"
   local status=$?
   if [ "$status" -ne 0 ]; then
     failed=1
-    echo "gpu_check: $name failed (exit status $status)" >&2
+    echo "gpu_check: $file: failed (exit status $status)" >&2
   fi
-  cat "$out/$name.json"
+  cat "$out/$file"
 }
 
-check kernels 120 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
+check kernels.json 120 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
+# The tests of transport/nccl, conformance included, over the machine's own NCCL and CUDA runtime.
+if [ -e /dev/nvidiactl ]; then
+  check nccl.log 150 env HEADRACE_NCCL="${HEADRACE_NCCL:-libnccl.so.2}" NCCL_MULTI_RANK_GPU_ENABLE=1 \
+    HEADRACE_CUDA_RUNTIME="${HEADRACE_CUDA_RUNTIME:-libcudart.so.13}" \
+    "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
+else
+  echo '{"check": "nccl", "result": "no GPU: skipped"}'
+fi
 exit "$failed"

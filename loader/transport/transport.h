@@ -16,12 +16,11 @@
 //
 // Connections: both ends of a pair Connect to each other's address before they exchange messages; either may be
 // first. A message that arrives before its Receive was posted waits for it.
-// Threads: but for Wake, an endpoint is used by one thread at a time, and what it opened of its peers' registered memory by that
-// thread too. A mapped region may be read by any thread while it is held. Regions and registrations may be destroyed by
-// any thread.
-// Lifetime: buffers given to Send and Receive stay valid and untouched until their completion was polled, or the
-// endpoint was destroyed. Regions and mappings unmap when destroyed and may outlive the endpoint. Registrations and
-// remote memory may outlive it too, but nothing can be read through them afterwards.
+// Threads: but for Wake, an endpoint is used by one thread at a time, and what it opened of its peers' registered
+// memory by that thread too. A mapped region may be read by any thread while it is held. Regions and registrations may
+// be destroyed by any thread. Lifetime: buffers given to Send and Receive stay valid and untouched until their
+// completion was polled, or the endpoint was destroyed. Regions and mappings unmap when destroyed and may outlive the
+// endpoint. Registrations and remote memory may outlive it too, but nothing can be read through them afterwards.
 // Deadlines: no call blocks longer than the deadline or duration it was given. Destroying an endpoint may take up to
 // half a second, in which messages whose Send has completed are still handed to the network.
 
