@@ -58,7 +58,8 @@ absl::Status NcclTransport::Start(const NcclOptions& options) {
   HR_ASSIGN_OR_RETURN(gpu_.nccl, LoadLibrary(libraries_.nccl));
   const CudaRuntime& cuda = *gpu_.cuda;
   int gpus = 0;
-  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDeviceCount(&gpus), "nccl: no GPU can be used here (is its driver installed?)"));
+  HR_RETURN_IF_ERROR(
+      cuda.Check(cuda.cudaGetDeviceCount(&gpus), "nccl: no GPU can be used here (is its driver installed?)"));
   if (gpus == 0) return Error(ErrorCode::kTransport, "nccl: no GPU here: use the transport host or ucx");
   if (options.gpu.has_value()) {
     gpu_.device = *options.gpu % gpus;
