@@ -14,6 +14,9 @@ namespace {
 
 constexpr double kPicosecondsPerSecond = 1e12;
 
+// Of a simulation, so that what is counted stays below 2^63 picoseconds, rounding up included.
+constexpr double kLongestPicoseconds = 9e18;
+
 double Seconds(Picoseconds time) { return static_cast<double>(time) / kPicosecondsPerSecond; }
 
 absl::Status CheckNumber(absl::string_view name, double value) {
@@ -129,6 +132,48 @@ Index CountChunks(const Traffic& traffic, Index chunk_bytes) {
   return chunks;
 }
 
+// Picoseconds that everything takes one after the other. No schedule takes longer, as something is always at work, and
+// no clock of a port or a worker runs further ahead.
+double SerialPicoseconds(const Traffic& traffic, const CostModel& model, const SimulateOptions& options,
+                         Index chunk_bytes) {
+  const auto transmitting = [](double bytes, double bytes_per_second) {
+    return bytes_per_second > 0 ? bytes / bytes_per_second * kPicosecondsPerSecond : 0;
+  };
+  // Workers that share a memory are held up by it for no longer than their bytes take.
+  const auto copying = [&](const CopyCost& cost, double bytes, double copies) {
+    return transmitting(bytes, cost.bytes_per_second) + cost.ns_per_copy * copies * 1e3 +
+           transmitting(bytes, model.memory_bytes_per_second);
+  };
+  const double spine = model.spine_share * static_cast<double>(traffic.host.size()) * model.nic.bytes_per_second;
+  double time = 1e3 * (static_cast<double>(model.fixed_ns) +
+                       static_cast<double>(model.rank_ns) * static_cast<double>(traffic.host.size()));
+  for (const Index bytes : options.snapshot_bytes) time += copying(model.snapshot, static_cast<double>(bytes), 1);
+  for (const Index bytes : options.commit_bytes) time += copying(model.commit, static_cast<double>(bytes), 1);
+  for (const Flow& flow : traffic.flows) {
+    const double bytes = static_cast<double>(flow.bytes);
+    const double copies = static_cast<double>(flow.copies);
+    const double messages = std::ceil(bytes / static_cast<double>(model.chunk_bytes));
+    const double chunks = std::ceil(bytes / static_cast<double>(chunk_bytes));
+    for (const Hop& hop : flow.hops) {
+      const bool nvlink = traffic.domain[hop.from] == traffic.domain[hop.to];
+      const WireCost& wire = nvlink ? model.nvlink : model.nic;
+      time += transmitting(bytes, wire.bytes_per_second);
+      if (!nvlink && model.spine_share < 1 && !traffic.rail.empty()) time += transmitting(bytes, spine);
+      time += 1e3 * bytes * (wire.sender_ns_per_byte + wire.receiver_ns_per_byte);
+      time += 1e3 * messages *
+              (static_cast<double>(wire.message_ns) + static_cast<double>(wire.sender_ns_per_message) +
+               static_cast<double>(wire.receiver_ns_per_message));
+      time += 1e3 * chunks * static_cast<double>(wire.latency_ns);
+      if (hop.group >= 0) time += 1e3 * static_cast<double>(model.group_ns);
+      // Sent out of and received into memory, too.
+      time += 2 * transmitting(bytes, model.memory_bytes_per_second);
+      if (hop.after < 0 && !wire.mapped) time += copying(model.pack, bytes, copies);
+      time += copying(wire.mapped ? model.direct : model.unpack, bytes, copies);
+    }
+  }
+  return time;
+}
+
 }  // namespace
 
 absl::string_view PhaseName(Phase phase) {
@@ -181,6 +226,14 @@ absl::StatusOr<Simulation> Simulate(const Traffic& traffic, const CostModel& mod
   while (result.chunks > options.max_chunks && result.chunk_bytes < largest) {
     result.chunk_bytes *= 2;
     result.chunks = CountChunks(traffic, result.chunk_bytes);
+  }
+
+  const double serial = SerialPicoseconds(traffic, model, options, result.chunk_bytes);
+  if (!(serial < kLongestPicoseconds)) {
+    return Error(ErrorCode::kOutOfBounds,
+                 absl::StrCat("simulate: all work one after the other takes ", serial / kPicosecondsPerSecond,
+                              " seconds, and at most ", kLongestPicoseconds / kPicosecondsPerSecond,
+                              " can be counted; check the bytes, the cost model's rates and the spine's share"));
   }
 
   std::vector<int32_t> shown = options.timeline_nodes;

@@ -100,8 +100,9 @@ struct Simulation {
 // Errors: kMalformed for traffic that is none (a node that does not exist; a hop to itself; a hop that does not begin
 // where the one that it is after ends, or that is not behind it; a first hop from a destination rank; negative
 // numbers; groups that wait for each other in a circle), kInvalidOption for a model with negative or not finite
-// numbers, chunk_bytes or window below 1, a spine_share that is none, and for options of the wrong length. Time: chunks
-// * log(nodes); memory: hops and nodes.
+// numbers, chunk_bytes or window below 1, a spine_share that is none, and for options of the wrong length, kOutOfBounds
+// for work that takes 9e6 seconds (104 days) or more, one after the other. Time: chunks * log(nodes); memory: hops and
+// nodes.
 absl::StatusOr<Simulation> Simulate(const Traffic& traffic, const CostModel& model,
                                     const SimulateOptions& options = {});
 

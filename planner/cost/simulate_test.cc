@@ -1,6 +1,7 @@
 #include "planner/cost/simulate.h"
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <numeric>
 #include <random>
@@ -459,6 +460,53 @@ TEST(Simulate, RefusesWhatIsNoTraffic) {
   traffic.rail = {};
   traffic.domain.pop_back();
   EXPECT_EQ(CodeOf(Simulate(traffic, PlainModel()).status()), "malformed");
+}
+
+// Picoseconds are counted in 63 bits.
+TEST(Simulate, RefusesWhatTakesLongerThanItCounts) {
+  Traffic traffic = Apart(1, 1);
+  traffic.rail = {0, 1};
+  traffic.flows = {{4000000000000000, 1, {{0, 1, -1}}}};
+  const SimulateOptions coarse = {.max_chunks = 1000};
+  EXPECT_NEAR(Simulated(traffic, PlainModel(), coarse).seconds, 4e6, 1e5);
+  const auto refused = [&](const CostModel& model, const SimulateOptions& options = {.max_chunks = 1000}) {
+    const absl::Status status = Simulate(traffic, model, options).status();
+    EXPECT_EQ(CodeOf(status), "out_of_bounds") << status;
+  };
+  CostModel model = PlainModel();
+  model.spine_share = 1e-9;
+  refused(model);
+  model.spine_share = 1e-300;
+  refused(model);
+  traffic.flows = {{1000000, 1, {{0, 1, -1}}}};
+  refused(model);
+  const std::vector<std::function<void(CostModel&)>> slow = {
+      [](CostModel& m) { m.nic.bytes_per_second = 1e-12; },
+      [](CostModel& m) { m.nic.latency_ns = Index{1} << 62; },
+      [](CostModel& m) { m.nic.message_ns = Index{1} << 62; },
+      [](CostModel& m) { m.nic.sender_ns_per_byte = 1e300; },
+      [](CostModel& m) { m.nic.sender_ns_per_message = Index{1} << 62; },
+      [](CostModel& m) { m.nic.receiver_ns_per_byte = 1e300; },
+      [](CostModel& m) { m.nic.receiver_ns_per_message = Index{1} << 62; },
+      [](CostModel& m) { m.pack.ns_per_copy = 1e300; },
+      [](CostModel& m) { m.unpack.bytes_per_second = 1e-300; },
+      [](CostModel& m) { m.nic.mapped = true, m.direct.bytes_per_second = 1e-300; },
+      [](CostModel& m) { m.fixed_ns = Index{1} << 62; },
+      [](CostModel& m) { m.rank_ns = Index{1} << 62; },
+      [](CostModel& m) { m.pack.bytes_per_second = 1e9, m.cores = 1, m.memory_bytes_per_second = 1e-9; },
+  };
+  for (const auto& change : slow) {
+    model = PlainModel();
+    change(model);
+    refused(model);
+  }
+  model = PlainModel();
+  model.snapshot.bytes_per_second = model.commit.bytes_per_second = 1;
+  refused(model, {.snapshot_bytes = {Index{1} << 60}});
+  refused(model, {.commit_bytes = {Index{1} << 60}});
+  model.group_ns = Index{1} << 62;
+  traffic.flows[0].hops[0].group = 0;
+  refused(model);
 }
 
 TEST(Simulate, RefusesModelsAndOptionsThatMakeNoSense) {
