@@ -152,6 +152,10 @@ absl::Status SimulateForPeopleOrPrograms(const ClusterCommand& command) {
   for (const auto& [name, bound] : parts) {
     times.push_back({absl::StrCat("  ", name), absl::StrFormat("%.4f", bound->seconds), bound->of});
   }
+  if (simulation.chunk_bytes > model.chunk_bytes) {
+    times.push_back({"chunks simulated", HumanBytes(simulation.chunk_bytes),
+                     absl::StrCat("instead of ", HumanBytes(model.chunk_bytes), ", so that there are not too many")});
+  }
   if (const JobLayout& layout = planned->job.layout; layout.seconds_min) {
     times.push_back({"published",
                      *layout.seconds_min == *layout.seconds_max
@@ -159,7 +163,10 @@ absl::Status SimulateForPeopleOrPrograms(const ClusterCommand& command) {
                          : absl::StrFormat("%.2f to %.2f", *layout.seconds_min, *layout.seconds_max),
                      absl::StrCat(layout.method, "; ", layout.scope)});
   }
-  std::cout << "Simulated on " << hardware.name << " at line rates, not measured.\n\n"
+  std::cout << "Simulated on " << hardware.name << " at line rates"
+            << (model.spine_share < 1 ? absl::StrCat(", of which a spine carries ", model.spine_share, " between rails")
+                                      : "")
+            << ", not measured.\n\n"
             << Table(times) << "\n"
             << Table(PlannedJobTable(*planned));
   PrintNotes(planned->job.notes);
