@@ -50,10 +50,13 @@ absl::StatusOr<std::vector<Index>> StageSizes(const MegatronLayout& layout, Inde
 }
 
 absl::StatusOr<std::vector<Segments>> LayersOfStages(const std::vector<Index>& chunks, Index pp) {
-  std::vector<Segments> stages;
+  std::vector<Segments> stages(pp);
   for (Index s = 0; s < pp; ++s) {
-    HR_ASSIGN_OR_RETURN(Segments mine, LayersOf(chunks, pp, s));
-    stages.push_back(std::move(mine));
+    // Each walks all chunks; of many stages most have no layers.
+    bool empty = true;
+    for (size_t c = s; c < chunks.size(); c += pp) empty = empty && chunks[c] == 0;
+    if (empty) continue;
+    HR_ASSIGN_OR_RETURN(stages[s], LayersOf(chunks, pp, s));
   }
   return stages;
 }

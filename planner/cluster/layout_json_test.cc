@@ -159,6 +159,17 @@ TEST(StagesOf, EndsAndVirtualStages) {
   EXPECT_EQ(StagesOf(FitEngines(4, 1, 4, 1).value(), 10)->at(3), (Segments{{8, 2}}));
 }
 
+// Takes minutes if each stage walks all others.
+TEST(StagesOf, MoreStagesThanLayers) {
+  MegatronLayout layout;
+  layout.parallel.pp = kMaxSideRanks;
+  const std::vector<Segments> stages = StagesOf(layout, 2).value();
+  ASSERT_EQ(stages.size(), static_cast<size_t>(kMaxSideRanks));
+  for (size_t s = 0; s < stages.size(); ++s) {
+    ASSERT_EQ(stages[s], s < 2 ? Segments({{static_cast<Index>(s), 1}}) : Segments()) << s;
+  }
+}
+
 TEST(PublishedLayouts, AreFoundByTheirIds) {
   EXPECT_EQ(LayoutIds().size(), 62u);
   EXPECT_EQ(CodeOf(LayoutNamed("nobody").status()), "invalid_option");
