@@ -56,9 +56,10 @@ class ReceiverPlanner {
     if (items > kMostItems) {
       return Error(
           ErrorCode::kOutOfMemory,
-          absl::StrCat("destination rank ", rank_, " would get its tensors in ", items, " parts, above ", kMostItems,
-                       ": the trainer's layout cuts them too finely (FSDP over many ranks, of many experts or with rows "
-                       "that the engine cuts again); give it fewer shards, and replicas"));
+          absl::StrCat(
+              "destination rank ", rank_, " would get its tensors in ", items, " parts, above ", kMostItems,
+              ": the trainer's layout cuts them too finely (FSDP over many ranks, of many experts or with rows "
+              "that the engine cuts again); give it fewer shards, and replicas"));
     }
     out_.passages.reserve(items);
     out_.copies.reserve(items);
