@@ -19,7 +19,9 @@
 namespace headrace {
 namespace {
 
-bool IsFile(const std::string& name) { return absl::StrContains(name, '/') || absl::EndsWith(name, ".json"); }
+bool IsFile(const std::string& name) {
+  return name == "-" || absl::StrContains(name, '/') || absl::EndsWith(name, ".json");
+}
 
 std::string Stem(const std::string& file) { return std::filesystem::path(file).stem().string(); }
 

@@ -28,8 +28,9 @@ struct Job {
   std::vector<std::string> notes;
 };
 
-// Files are told from names by a "/" or the ending ".json", and what is in them by their fields: a system of nccl_m2n's
-// has "generation", NeMo RL's configuration "policy"; a record has "family". Their names are those of the files.
+// Files are told from names by a "/" or the ending ".json" ("-" is standard input), and what is in them by their
+// fields: a system of nccl_m2n's has "generation", NeMo RL's configuration "policy"; a record has "family". Their names
+// are those of the files.
 //   kIo, and what LayoutNamed, ParseLayout, ParseM2nSystem, ParseNemoConfig, ModelNamed, ParseModelRecord,
 //   ParseM2nModel and BuildCluster refuse kInvalidOption: a gpu that is missing, or given though the layout names its
 //   own

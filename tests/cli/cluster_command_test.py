@@ -184,6 +184,9 @@ class ClusterCommandTest(unittest.TestCase):
                   "gen": {"gpus": 8, "tp": 4}}
         plan = self.json("plan", "--layout", self.file(layout))
         self.assertEqual((plan["model"], plan["layout"], plan["source_ranks"]), ("tiny-qwen3", "mine", 4))
+        r = subprocess.run([BINARY, "plan", "--layout", "-", "--json"], input=json.dumps(layout), capture_output=True,
+                           text=True, timeout=120)
+        self.assertEqual(json.loads(r.stdout).get("digest"), plan["digest"])
         other = self.json("plan", "--layout", self.file(layout), "--model", "tiny-qwen3-moe")
         self.assertEqual(other["model"], "tiny-qwen3-moe")
         self.assertIn("not of tiny-qwen3-moe", " ".join(other["notes"]))
