@@ -18,7 +18,7 @@
 namespace headrace::nccl {
 namespace {
 
-constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
+constexpr int64_t kMaxMessageBytes = Lane::kMaxGroupBytes;
 constexpr int kTagBits = 48;
 // Lanes of each side that may run at once: 2 * 16 * Lane::kCtas thread blocks, half of what the smallest GPU that NCCL
 // supports well (an A100 has 108) runs at once.
@@ -75,6 +75,7 @@ absl::Status NcclTransport::Start(const NcclOptions& options) {
   Descriptor ended(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (ended.get() < 0) return Error(ErrorCode::kTransport, absl::StrCat("nccl: eventfd: ", strerror(errno)));
   gpu_.ended = std::make_shared<Descriptor>(std::move(ended));
+  gpu_.staging = std::make_shared<StagingPool>(cuda, Lane::kStagingBytes);
   HR_ASSIGN_OR_RETURN(listener_, ListenOn(options.device));
   HR_RETURN_IF_ERROR(FillRandom(cookie_.data(), cookie_.size()));
   address_ = FormatAddress({cookie_, listener_.ip, listener_.port});
@@ -86,6 +87,8 @@ NcclTransport::~NcclTransport() {
   // Small messages count as sent when they were given to their connection.
   Flush(absl::Now() + kCloseTime);
   Abort(Error(ErrorCode::kAborted, "nccl: the endpoint is being destroyed"));
+  const CurrentDevice current(*gpu_.cuda, gpu_.device);
+  gpu_.staging.reset();
 }
 
 absl::StatusOr<std::unique_ptr<Region>> NcclTransport::AllocateRegion(int64_t bytes) {
@@ -112,10 +115,16 @@ absl::StatusOr<PeerId> NcclTransport::Connect(absl::string_view address, absl::T
   HR_RETURN_IF_ERROR(aborted_);
   HR_ASSIGN_OR_RETURN(const Address to, ParseAddress(address));
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
-  auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.address == address; });
-  if (peer != peers_.end() && peer->id == 0 && !peer->link->lost().ok()) {
-    peers_.erase(peer);
-    peer = peers_.end();
+  const auto find = [&] {
+    return std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.address == address; });
+  };
+  auto peer = find();
+  if (peer != peers_.end() && peer->id == 0) {
+    // What the peer gave up, or that it lost the link, must be known before anything new is posted.
+    while (Hear(*peer) && absl::Now() < deadline) {
+    }
+    Look(absl::InfinitePast());
+    peer = find();
   }
   if (peer == peers_.end()) {
     HR_ASSIGN_OR_RETURN(Descriptor socket, Dial(to.ip, to.port, deadline));
@@ -144,6 +153,7 @@ void NcclTransport::Disconnect(PeerId id) {
   if (!peer->link->lost().ok()) return;
   peer->link->GiveUp(Error(ErrorCode::kAborted, absl::StrCat("nccl: peer ", id, " was disconnected")));
   peer->link->out()->Flush();
+  if (!peer->out_closed) Trust(*peer);  // the communicator that failed is no more
 }
 
 absl::StatusOr<Link*> NcclTransport::Reach(PeerId id, uint64_t tag, size_t size) {
@@ -183,14 +193,12 @@ void NcclTransport::Poll(absl::Duration max_wait, std::vector<Completion>* compl
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
   const absl::Time deadline = absl::Now() + max_wait;
   absl::Time until = absl::InfinitePast();
-  while (aborted_.ok()) {
-    Look(until);
+  while (true) {
+    Look(until);  // after Abort, for Wake alone
     AdvanceLinks();
     if (!done_.empty() || absl::Now() >= deadline || woken_.exchange(false)) break;
     until = deadline;
   }
-  // After Abort nothing can happen any more.
-  if (!aborted_.ok() && done_.empty()) absl::SleepFor(std::max(max_wait, absl::ZeroDuration()));
   std::move(done_.begin(), done_.end(), std::back_inserter(*completions));
   done_.clear();
 }
@@ -343,19 +351,28 @@ void NcclTransport::Suspect(Peer& peer, const absl::Status& why) {
   peer.broken_off = peer.link->broken_off();
 }
 
-void NcclTransport::Hear(Peer& peer) {
-  if (peer.link->in() == nullptr) return;
+void NcclTransport::Trust(Peer& peer) {
+  peer.suspicion = absl::OkStatus();
+  peer.given_up_at = absl::InfiniteFuture();
+}
+
+bool NcclTransport::Hear(Peer& peer) {
+  if (peer.link->in() == nullptr) return false;
   std::vector<wire::Frame> frames;
   const bool open = peer.link->in()->Read(&frames);
   for (const wire::Frame& frame : frames) {
-    if (absl::Status taken = peer.link->Take(frame); !taken.ok()) return peer.link->End(taken);
+    if (absl::Status taken = peer.link->Take(frame); !taken.ok()) {
+      peer.link->End(taken);
+      return false;
+    }
   }
-  if (!open) return peer.link->End(PeerClosed());
+  if (!open) {
+    peer.link->End(PeerClosed());
+    return false;
+  }
   // The communicator that failed was given up by the peer, which lives.
-  if (peer.broken_off != peer.link->broken_off() && !peer.out_closed) {
-    peer.suspicion = absl::OkStatus();
-    peer.given_up_at = absl::InfiniteFuture();
-  }
+  if (peer.broken_off != peer.link->broken_off() && !peer.out_closed) Trust(peer);
+  return !frames.empty();
 }
 
 void NcclTransport::AdvanceLinks() {

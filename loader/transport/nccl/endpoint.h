@@ -71,8 +71,10 @@ class NcclTransport : public Transport {
   void Look(absl::Time until);
   void TakeCallers();
   void Hear(Caller& caller);
-  void Hear(Peer& peer);
+  // Whether it said something, and the link lasts.
+  bool Hear(Peer& peer);
   void Suspect(Peer& peer, const absl::Status& why);
+  void Trust(Peer& peer);
   void Introduce();
   void AdvanceLinks();
   void Flush(absl::Time deadline);

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,10 +10,7 @@
 namespace headrace::nccl {
 namespace {
 
-// NCCL and copies are fastest where memory is aligned.
-constexpr size_t kAlignment = 16;
-
-size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t Aligned(size_t bytes) { return (bytes + Lane::kAlignment - 1) / Lane::kAlignment * Lane::kAlignment; }
 
 size_t StagedBytes(const Group& group) {
   size_t bytes = 0;
@@ -66,7 +62,6 @@ absl::Status Lane::Join(const UniqueId& id) {
 
 Lane::~Lane() {
   Break();
-  for (Staging& staging : staging_) Free(&staging);
   if (stream_ != nullptr) gpu_.cuda->cudaStreamDestroy(stream_);
 }
 
@@ -75,46 +70,34 @@ std::vector<Group> Lane::Break() {
   if (comm_ != nullptr) gpu_.nccl->ncclCommAbort(std::exchange(comm_, nullptr));
   // The kernels end at the abort; then nothing uses the messages' memory.
   if (stream_ != nullptr) gpu_.cuda->cudaStreamSynchronize(stream_);
-  std::vector<Group> groups(std::make_move_iterator(running_.begin()), std::make_move_iterator(running_.end()));
+  std::vector<Group> groups;
+  for (Running& running : running_) {
+    Return(running);
+    groups.push_back(std::move(running.group));
+  }
   running_.clear();
   return groups;
 }
 
-absl::Status Lane::Reserve(Staging* staging, size_t bytes) {
-  if (bytes <= staging->bytes) return absl::OkStatus();
-  Free(staging);
-  const size_t wanted = std::max(bytes, kMaxGroupBytes);
-  const CudaRuntime& cuda = *gpu_.cuda;
-  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaMalloc(reinterpret_cast<void**>(&staging->device), wanted),
-                                "nccl: device memory for messages"));
-  HR_RETURN_IF_ERROR(
-      cuda.Check(cuda.cudaHostAlloc(reinterpret_cast<void**>(&staging->pinned), wanted, cuda::kHostAllocPortable),
-                 "nccl: pinned memory for messages"));
-  staging->bytes = wanted;
-  return absl::OkStatus();
-}
-
-void Lane::Free(Staging* staging) {
-  if (staging->device != nullptr) gpu_.cuda->cudaFree(staging->device);
-  if (staging->pinned != nullptr) gpu_.cuda->cudaFreeHost(staging->pinned);
-  *staging = {};
+void Lane::Return(const Running& running) {
+  if (running.staging.device != nullptr) gpu_.staging->Return(running.staging);
 }
 
 absl::Status Lane::Launch(Group group) {
-  Staging& staging = staging_[launched_ % 2];
-  const size_t bytes = StagedBytes(group);
-  HR_RETURN_IF_ERROR(Reserve(&staging, bytes));
-  running_.push_back(std::move(group));
-  ++launched_;
-  const Group& launched = running_.back();
-  if (side_ == Side::kSend && bytes > 0) {
-    ForEachStaged(launched, staging.pinned,
-                  [](const Message& message, std::byte* to) { std::memcpy(to, message.memory, message.bytes); });
-    HR_RETURN_IF_ERROR(gpu_.cuda->Check(
-        gpu_.cuda->cudaMemcpyAsync(staging.device, staging.pinned, bytes, cuda::kMemcpyHostToDevice, stream_),
-        "nccl: copying messages to the device"));
+  Running& launched = running_.emplace_back(Running{std::move(group), 0, {}});
+  launched.staged_bytes = StagedBytes(launched.group);
+  if (launched.staged_bytes > 0) {
+    HR_ASSIGN_OR_RETURN(launched.staging, gpu_.staging->Take());
   }
-  HR_RETURN_IF_ERROR(Post(launched, staging.device));
+  if (side_ == Side::kSend && launched.staged_bytes > 0) {
+    ForEachStaged(launched.group, launched.staging.pinned,
+                  [](const Message& message, std::byte* to) { std::memcpy(to, message.memory, message.bytes); });
+    HR_RETURN_IF_ERROR(
+        gpu_.cuda->Check(gpu_.cuda->cudaMemcpyAsync(launched.staging.device, launched.staging.pinned,
+                                                    launched.staged_bytes, cuda::kMemcpyHostToDevice, stream_),
+                         "nccl: copying messages to the device"));
+  }
+  HR_RETURN_IF_ERROR(Post(launched.group, launched.staging.device));
   return Advance();
 }
 
@@ -151,12 +134,12 @@ absl::Status Lane::Advance() {
 
 // Only now is the launch on the stream, so that what follows on it follows the launch.
 absl::Status Lane::AwaitEnd() {
-  const Staging& staging = staging_[(launched_ - 1) % 2];
-  const size_t bytes = StagedBytes(running_.back());
-  if (side_ == Side::kReceive && bytes > 0) {
-    HR_RETURN_IF_ERROR(gpu_.cuda->Check(
-        gpu_.cuda->cudaMemcpyAsync(staging.pinned, staging.device, bytes, cuda::kMemcpyDeviceToHost, stream_),
-        "nccl: copying messages from the device"));
+  const Running& launched = running_.back();
+  if (side_ == Side::kReceive && launched.staged_bytes > 0) {
+    HR_RETURN_IF_ERROR(
+        gpu_.cuda->Check(gpu_.cuda->cudaMemcpyAsync(launched.staging.pinned, launched.staging.device,
+                                                    launched.staged_bytes, cuda::kMemcpyDeviceToHost, stream_),
+                         "nccl: copying messages from the device"));
   }
   auto end = std::make_unique<End>(End{ended_, gpu_.ended});
   HR_RETURN_IF_ERROR(
@@ -167,14 +150,15 @@ absl::Status Lane::AwaitEnd() {
 
 Group Lane::Take() {
   if (state_ == State::kBroken || taken_ == ended_->load(std::memory_order_acquire)) return {};
-  Group group = std::move(running_.front());
+  const Running ended = std::move(running_.front());
   running_.pop_front();
-  const Staging& staging = staging_[taken_++ % 2];
+  ++taken_;
   if (side_ == Side::kReceive) {
-    ForEachStaged(group, staging.pinned,
+    ForEachStaged(ended.group, ended.staging.pinned,
                   [](const Message& message, std::byte* from) { std::memcpy(message.memory, from, message.bytes); });
   }
-  return group;
+  Return(ended);
+  return ended.group;
 }
 
 }  // namespace headrace::nccl

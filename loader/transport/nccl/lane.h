@@ -1,11 +1,11 @@
 #ifndef HEADRACE_LOADER_TRANSPORT_NCCL_LANE_H_
 #define HEADRACE_LOADER_TRANSPORT_NCCL_LANE_H_
 
-// A communicator of two ranks that carries messages one way, with the stream and the staging memory that it works with.
+// A communicator of two ranks that carries messages one way, with the stream that it works with.
 //
 // Messages go in groups (ncclGroupStart ... ncclGroupEnd), the same at both ends. NCCL moves device memory: messages
-// that lie on the host go through two buffers, each of a pinned and a device part, so that one group is filled or
-// emptied while the other travels.
+// that lie on the host go through a staging buffer for each group, so that one group is filled or emptied while the
+// other travels.
 //
 // Why a communicator for each pair and direction:
 //   - Groups of one communicator run one after the other, in each rank's own order. Where a rank shares one with many
@@ -29,6 +29,7 @@
 #include "loader/gpu/cuda_runtime.h"
 #include "loader/transport/descriptor.h"
 #include "loader/transport/nccl/library.h"
+#include "loader/transport/nccl/staging.h"
 #include "loader/transport/transport.h"
 
 namespace headrace::nccl {
@@ -38,6 +39,7 @@ struct Message {
   std::byte* memory = nullptr;
   size_t bytes = 0;
   bool on_device = false;
+  uint64_t tag = 0;  // of a receive
 };
 using Group = std::vector<Message>;
 
@@ -48,13 +50,18 @@ struct Gpu {
   int device = 0;
   // Becomes readable when a group may have ended.
   std::shared_ptr<Descriptor> ended;
+  std::shared_ptr<StagingPool> staging;
 };
 
 class Lane {
  public:
-  // Below what one launch of any version holds; staging memory of a group on the host, unless one message is larger.
+  // Below what one launch of any version holds.
   static constexpr size_t kMaxOperations = 512;
+  // Of all messages of a group; so none is larger.
   static constexpr size_t kMaxGroupBytes = 4 << 20;
+  // Of a group's staging buffer, in which messages are aligned.
+  static constexpr size_t kAlignment = 16;  // NCCL and copies are fastest so
+  static constexpr size_t kStagingBytes = kMaxGroupBytes + kMaxOperations * kAlignment;
   // Thread blocks of a communicator.
   static constexpr int kCtas = 2;
 
@@ -67,16 +74,16 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Whether Launch may be called: the communicator stands, no launch is in progress, and a staging buffer is free.
+  // Whether Launch may be called: the communicator stands, no launch is in progress, and fewer than two groups run.
   bool ready() const { return state_ == State::kReady && running_.size() < 2; }
   // Groups that were launched and not taken.
   size_t running() const { return running_.size(); }
   // Whether something goes on that only Advance finds out about.
   bool in_progress() const { return state_ != State::kReady; }
 
-  // Launches the sends or receives of a group of 1 to kMaxOperations messages. Those that are sent are read from now
-  // on; all memory stays valid until the group was taken. Errors: those of Library::Check and CudaRuntime::Check; the
-  // lane is of no use then.
+  // Launches the sends or receives of a group of 1 to kMaxOperations messages, of kMaxGroupBytes together. Those that
+  // are sent are read from now on; all memory stays valid until the group was taken. Errors: those of Library::Check
+  // and CudaRuntime::Check; the lane is of no use then, and the group is among those that Break gives.
   absl::Status Launch(Group group);
 
   // Asks the communicator how it is: kPeerLost, kTransport.
@@ -89,27 +96,25 @@ class Lane {
 
  private:
   enum class State { kJoining, kReady, kLaunching, kBroken };
-  struct Staging {
-    std::byte* device = nullptr;
-    std::byte* pinned = nullptr;
-    size_t bytes = 0;
+  struct Running {
+    Group group;
+    size_t staged_bytes = 0;
+    StagingPool::Buffer staging;  // where staged_bytes > 0, once it was taken
   };
 
   Lane(const Gpu& gpu, Side side) : gpu_(gpu), side_(side) {}
   absl::Status Join(const UniqueId& id);
-  absl::Status Reserve(Staging* staging, size_t bytes);
-  void Free(Staging* staging);
   absl::Status Post(const Group& group, std::byte* staged);
   absl::Status AwaitEnd();
+  void Return(const Running& running);
 
   const Gpu gpu_;
   const Side side_;
   State state_ = State::kJoining;
   Comm comm_ = nullptr;
   cuda::Stream stream_ = nullptr;
-  Staging staging_[2];
-  std::deque<Group> running_;
-  uint64_t launched_ = 0, taken_ = 0;  // groups; group n uses staging_[n % 2]
+  std::deque<Running> running_;
+  uint64_t taken_ = 0;  // groups
   std::shared_ptr<std::atomic<uint64_t>> ended_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

@@ -13,6 +13,11 @@ absl::Status Broken(absl::string_view what) {
   return Error(ErrorCode::kTransport, absl::StrCat("nccl: the peer breaks the protocol: ", what));
 }
 
+absl::Status OtherSize(const Match& match) {
+  return Error(ErrorCode::kTransport,
+               absl::StrCat("nccl: a receive of ", match.receive.bytes, " bytes met a message of ", match.offer.bytes));
+}
+
 void Append(const Group& group, std::vector<OpId>* ops) {
   for (const Message& message : group) ops->push_back(message.op);
 }
@@ -46,7 +51,7 @@ void Link::Send(OpId op, uint64_t tag, absl::Span<const std::byte> message) {
 }
 
 void Link::Receive(OpId op, uint64_t tag, absl::Span<std::byte> message) {
-  std::optional<Match> match = matching_.Add(tag, PostedReceive{op, message.data(), message.size()});
+  std::optional<Match> match = matching_.Add(PostedReceive{op, message.data(), message.size(), tag});
   if (!match.has_value()) return;
   if (absl::Status met = Met(*std::move(match)); !met.ok()) End(met);
 }
@@ -55,30 +60,33 @@ absl::Status Link::Met(Match match) {
   const PostedReceive& receive = match.receive;
   const bool whole = match.offer.content.has_value();
   if (match.offer.bytes != receive.bytes) {
-    Done(receive.op, Error(ErrorCode::kTransport, absl::StrCat("nccl: a receive of ", receive.bytes,
-                                                               " bytes met a message of ", match.offer.bytes)));
-    if (whole) return absl::OkStatus();
+    if (whole) {
+      Done(receive.op, OtherSize(match));
+      return absl::OkStatus();
+    }
     wire::Frame frame;
     frame.set_refused(match.offer.number);
     Say(frame);
+    refused_.emplace(match.offer.number, std::move(match));
     return absl::OkStatus();
   }
-  const Message message = MessageAt(receive.op, receive.to, receive.bytes);
+  Message message = MessageAt(receive.op, receive.to, receive.bytes);
+  message.tag = receive.tag;
   if (!whole) {
     matched_.push_back({match.offer.number, message});
     return absl::OkStatus();
   }
+  absl::Status copied;
   if (message.on_device) {
-    HR_RETURN_IF_ERROR(gpu_.cuda->Check(gpu_.cuda->cudaMemcpyAsync(receive.to, match.offer.content->data(),
-                                                                   receive.bytes, cuda::kMemcpyHostToDevice, nullptr),
-                                        "nccl: copying a message to the device"));
-    HR_RETURN_IF_ERROR(
-        gpu_.cuda->Check(gpu_.cuda->cudaStreamSynchronize(nullptr), "nccl: copying a message to the device"));
+    cuda::Error error = gpu_.cuda->cudaMemcpyAsync(receive.to, match.offer.content->data(), receive.bytes,
+                                                   cuda::kMemcpyHostToDevice, nullptr);
+    if (error == cuda::kSuccess) error = gpu_.cuda->cudaStreamSynchronize(nullptr);
+    copied = gpu_.cuda->Check(error, "nccl: copying a message to the device");
   } else if (receive.bytes > 0) {
     std::memcpy(receive.to, match.offer.content->data(), receive.bytes);
   }
-  Done(receive.op);
-  return absl::OkStatus();
+  Done(receive.op, copied);
+  return copied;
 }
 
 absl::Status Link::Take(const wire::Frame& frame) {
@@ -103,19 +111,21 @@ absl::Status Link::Take(const wire::Frame& frame) {
     }
     case wire::Frame::kGroup: {
       if (frame.group().give_ups() != give_ups_) return absl::OkStatus();
-      Group group;
       if (sending_ == nullptr || frame.group().offers().empty() ||
           frame.group().offers_size() > static_cast<int>(Lane::kMaxOperations)) {
         return Broken("a group without a communicator, or of too many messages");
       }
+      // What is in a group is completed with it, also where the group turns out to be wrong.
+      Group& group = asked_for_.emplace_back();
+      size_t bytes = 0;
       for (uint64_t number : frame.group().offers()) {
         const auto offer = offered_.find(number);
         if (offer == offered_.end()) return Broken("it asks for what was not offered");
         group.push_back(offer->second);
+        bytes += offer->second.bytes;
         offered_.erase(offer);
       }
-      asked_for_.push_back(std::move(group));
-      return absl::OkStatus();
+      return bytes <= Lane::kMaxGroupBytes ? absl::OkStatus() : Broken("a group of too many bytes");
     }
     case wire::Frame::kArrived:
       if (frame.arrived().give_ups() != give_ups_) return absl::OkStatus();
@@ -127,8 +137,17 @@ absl::Status Link::Take(const wire::Frame& frame) {
       if (offer == offered_.end()) return absl::OkStatus();  // it was taken back
       Done(offer->second.op);  // its memory is free again, which is all that a send promises
       offered_.erase(offer);
+      wire::Frame dropped;
+      dropped.set_dropped(frame.refused());
+      Say(dropped);
       return absl::OkStatus();
     }
+    case wire::Frame::kDropped:
+      if (const auto match = refused_.find(frame.dropped()); match != refused_.end()) {
+        Done(match->second.receive.op, OtherSize(match->second));
+        refused_.erase(match);
+      }
+      return absl::OkStatus();
     case wire::Frame::kGaveUpReceiving:
       ++broken_off_;
       for (OpId op : EndSending()) stranded_.push_back(op);
@@ -136,13 +155,24 @@ absl::Status Link::Take(const wire::Frame& frame) {
     case wire::Frame::kGaveUpSending:
       ++broken_off_;
       ++seen_give_ups_;
-      matching_.ForgetOffers();
-      for (const Matched& matched : std::exchange(matched_, {})) stranded_.push_back(matched.message.op);
-      for (OpId op : EndReceiving()) stranded_.push_back(op);
-      return absl::OkStatus();
+      return TakenBack();
     default:
       return Broken("an unknown frame, or a second hello");
   }
+}
+
+absl::Status Link::TakenBack() {
+  matching_.ForgetOffers();
+  std::vector<PostedReceive> again;
+  const auto add = [&](const Message& message) {
+    again.push_back({message.op, message.memory, message.bytes, message.tag});
+  };
+  for (const Message& message : EndReceiving()) add(message);
+  for (const Matched& matched : std::exchange(matched_, {})) add(matched.message);
+  for (const auto& [number, match] : std::exchange(refused_, {})) again.push_back(match.receive);
+  absl::Status status;
+  for (Match& match : matching_.PutBack(std::move(again))) status.Update(Met(std::move(match)));
+  return status;
 }
 
 absl::Status Link::Advance(bool may_send, bool may_receive) {
@@ -175,7 +205,7 @@ absl::Status Link::AdvanceReceiving(bool may_launch) {
     Group group;
     size_t bytes = 0;
     while (!matched_.empty() && group.size() < Lane::kMaxOperations &&
-           (group.empty() || bytes + matched_.front().message.bytes <= Lane::kMaxGroupBytes)) {
+           bytes + matched_.front().message.bytes <= Lane::kMaxGroupBytes) {
       bytes += matched_.front().message.bytes;
       frame.mutable_group()->add_offers(matched_.front().offer);
       group.push_back(matched_.front().message);
@@ -208,10 +238,10 @@ void Link::CompleteSent() {
   }
 }
 
-std::vector<OpId> Link::EndReceiving() {
-  std::vector<OpId> pending;
+std::vector<Message> Link::EndReceiving() {
+  std::vector<Message> pending;
   if (receiving_ == nullptr) return pending;
-  for (const Group& group : receiving_->Break()) Append(group, &pending);
+  for (const Group& group : receiving_->Break()) pending.insert(pending.end(), group.begin(), group.end());
   receiving_.reset();
   arrived_ = 0;
   return pending;
@@ -239,12 +269,13 @@ void Link::GiveUp(const absl::Status& why) {
     frame.set_refused(matched.offer);
     Say(frame);
   }
+  for (const auto& [number, match] : std::exchange(refused_, {})) Done(match.receive.op, why);
   if (receiving_ != nullptr) {
     wire::Frame frame;
     frame.set_gave_up_receiving(true);
     Say(frame);
     out_->Flush();  // before the communicator's own way of telling
-    end(EndReceiving());
+    for (const Message& message : EndReceiving()) Done(message.op, why);
   }
   if (sending_ != nullptr || !offered_.empty()) {
     ++give_ups_;

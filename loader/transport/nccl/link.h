@@ -10,13 +10,15 @@
 //   completed <- Arrived              <-      the group ended; receives completed
 //
 // A link lasts as long as both endpoints. Either end may give up all that it has under way, and go on: what it has not
-// taken yet of the other one's messages stays. What the other end had in a group, or had met of messages that were
-// taken back, is stranded: it completes when that end gives up, too, or when the peer is lost.
+// taken yet of the other one's messages stays. Receives of the other end that met what was taken back wait again for
+// what comes; its sends that were in a group are stranded: they complete when that end gives up, too, or when the peer
+// is lost.
 //
 // Used by one thread at a time, whose current device is the endpoint's.
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -76,11 +78,12 @@ class Link {
  private:
   Message MessageAt(OpId op, std::byte* memory, size_t bytes) const;
   absl::Status Met(Match match);
+  absl::Status TakenBack();
   absl::Status AdvanceReceiving(bool may_launch);
   absl::Status AdvanceSending(bool may_launch);
   void CompleteSent();
   // End what comes or goes, at this end; what was pending. Messages that are not in a group yet stay.
-  std::vector<OpId> EndReceiving();
+  std::vector<Message> EndReceiving();
   std::vector<OpId> EndSending();
   void Done(OpId op, absl::Status status = absl::OkStatus()) { done_->push_back({op, std::move(status)}); }
 
@@ -97,6 +100,7 @@ class Link {
   uint64_t offers_taken_ = 0;
   Matching matching_;
   std::deque<Matched> matched_;
+  std::map<uint64_t, Match> refused_;  // by the offer, of another size; until the peer says that it dropped it
   std::unique_ptr<Lane> receiving_;
   uint64_t arrived_ = 0;        // groups, of this communicator
   uint64_t seen_give_ups_ = 0;  // of the peer's sending

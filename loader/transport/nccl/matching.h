@@ -3,6 +3,7 @@
 
 // Which receive a peer's message meets: by tag, in posting order. Pure.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,6 +28,7 @@ struct PostedReceive {
   OpId op = 0;
   std::byte* to = nullptr;
   size_t bytes = 0;
+  uint64_t tag = 0;
 };
 
 struct Match {
@@ -48,16 +50,36 @@ class Matching {
     return match;
   }
 
-  std::optional<Match> Add(uint64_t tag, PostedReceive receive) {
-    Queues& queues = by_tag_[tag];
+  std::optional<Match> Add(PostedReceive receive) {
+    Queues& queues = by_tag_[receive.tag];
     if (queues.offers.empty()) {
       queues.receives.push_back(receive);
       return std::nullopt;
     }
     Match match{std::move(queues.offers.front()), receive};
     queues.offers.pop_front();
-    Forget(tag, queues);
+    Forget(receive.tag, queues);
     return match;
+  }
+
+  // Receives whose offers are no more wait again, in their old places.
+  std::vector<Match> PutBack(std::vector<PostedReceive> receives) {
+    std::sort(receives.begin(), receives.end(),
+              [](const PostedReceive& a, const PostedReceive& b) { return a.op > b.op; });
+    for (const PostedReceive& receive : receives) by_tag_[receive.tag].receives.push_front(receive);
+    std::vector<Match> matches;
+    for (const PostedReceive& receive : receives) {
+      const auto entry = by_tag_.find(receive.tag);
+      if (entry == by_tag_.end()) continue;
+      Queues& queues = entry->second;
+      while (!queues.offers.empty() && !queues.receives.empty()) {
+        matches.push_back({std::move(queues.offers.front()), queues.receives.front()});
+        queues.offers.pop_front();
+        queues.receives.pop_front();
+      }
+      Forget(receive.tag, queues);
+    }
+    return matches;
   }
 
   // Takes back the receives that met nothing.

@@ -25,7 +25,7 @@ TEST(NcclMatchingTest, WithinATagInOrder) {
         match = matching.Add(tag, IncomingOffer{step, 10, std::nullopt});
       } else {
         receives[tag].push_back(step);
-        match = matching.Add(tag, PostedReceive{step, nullptr, 10});
+        match = matching.Add(PostedReceive{step, nullptr, 10, tag});
       }
       const size_t both = std::min(offers[tag].size(), receives[tag].size());
       const bool complete = match.has_value();
@@ -47,7 +47,7 @@ TEST(NcclMatchingTest, WithinATagInOrder) {
 
 TEST(NcclMatchingTest, WhatIsTakenBackMeetsNothing) {
   Matching matching;
-  EXPECT_FALSE(matching.Add(1, PostedReceive{10, nullptr, 4}).has_value());
+  EXPECT_FALSE(matching.Add(PostedReceive{10, nullptr, 4, 1}).has_value());
   EXPECT_FALSE(matching.Add(2, IncomingOffer{0, 4, "here"}).has_value());
   EXPECT_FALSE(matching.Add(2, IncomingOffer{1, 400, std::nullopt}).has_value());
   EXPECT_FALSE(matching.Add(2, IncomingOffer{2, 5, "there"}).has_value());
@@ -55,10 +55,30 @@ TEST(NcclMatchingTest, WhatIsTakenBackMeetsNothing) {
   EXPECT_FALSE(matching.Add(1, IncomingOffer{3, 4, "here"}).has_value());
   matching.ForgetOffers();
   // Contents that came are still there, in their order.
-  EXPECT_EQ(matching.Add(1, PostedReceive{11, nullptr, 4})->offer.number, 3u);
-  EXPECT_EQ(matching.Add(2, PostedReceive{12, nullptr, 4})->offer.number, 0u);
-  EXPECT_EQ(matching.Add(2, PostedReceive{13, nullptr, 4})->offer.number, 2u);
-  EXPECT_FALSE(matching.Add(2, PostedReceive{14, nullptr, 4}).has_value());
+  EXPECT_EQ(matching.Add(PostedReceive{11, nullptr, 4, 1})->offer.number, 3u);
+  EXPECT_EQ(matching.Add(PostedReceive{12, nullptr, 4, 2})->offer.number, 0u);
+  EXPECT_EQ(matching.Add(PostedReceive{13, nullptr, 4, 2})->offer.number, 2u);
+  EXPECT_FALSE(matching.Add(PostedReceive{14, nullptr, 4, 2}).has_value());
+}
+
+TEST(NcclMatchingTest, ReceivesPutBackAreFirstInTheirOrder) {
+  Matching matching;
+  const PostedReceive first{1, nullptr, 4, 7}, second{2, nullptr, 4, 7}, third{3, nullptr, 4, 7};
+  matching.Add(7, IncomingOffer{0, 400, std::nullopt});
+  matching.Add(7, IncomingOffer{1, 400, std::nullopt});
+  matching.Add(first);
+  matching.Add(second);
+  matching.Add(third);
+  EXPECT_TRUE(matching.PutBack({second, first}).empty());
+  EXPECT_EQ(matching.Add(7, IncomingOffer{2, 4, "here"})->receive.op, 1u);
+  EXPECT_EQ(matching.TakeReceives(), (std::vector<OpId>{2, 3}));
+  // Contents that wait are met at once.
+  matching.Add(7, IncomingOffer{3, 4, "here"});
+  const std::vector<Match> matches = matching.PutBack({second, first});
+  ASSERT_EQ(matches.size(), 1u);
+  EXPECT_EQ(matches[0].offer.number, 3u);
+  EXPECT_EQ(matches[0].receive.op, 1u);
+  EXPECT_EQ(matching.TakeReceives(), std::vector<OpId>{2});
 }
 
 }  // namespace

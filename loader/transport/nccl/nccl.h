@@ -5,9 +5,9 @@
 // Two-sided only.
 //
 // How a message travels: its sender offers it over a TCP connection; the receiver puts the offers that meet a receive
-// of its own into groups and tells the sender, and both launch the group at once (lane.h). Messages of up to 16 bytes
-// (signals) go with their offer. A message is sent when the receiver said that it arrived. Memory of messages may be on
-// the host or on the endpoint's device.
+// of its own into groups and tells the sender, and both launch the group at once (lane.h). Messages of up to 256
+// bytes (signals) go with their offer. A message is sent when the receiver said that it arrived. Memory of messages may
+// be on the host or on the endpoint's device.
 //
 // Why this never locks up: what runs on a GPU at one time is bounded, separately for sending and for receiving. A send
 // is launched only after its receive was, so every send that runs ends; so every receive's send gets its turn.
