@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -25,6 +26,9 @@ constexpr int kTagBits = 48;
 constexpr int kMaxLanes = 16;
 constexpr int kMultiRankVersion = 23000;
 constexpr size_t kMaxCallers = 4096;
+constexpr size_t kMaxSilent = 256;                               // of them, those that said nothing yet
+constexpr size_t kMaxTaken = 1024;                               // at a time
+constexpr absl::Duration kAcceptRest = absl::Milliseconds(100);  // where there is no descriptor for a caller
 constexpr absl::Duration kHelloTime = absl::Seconds(10);
 constexpr absl::Duration kLateFrames = absl::Seconds(1);  // of a peer that seems to be lost
 constexpr absl::Duration kCloseTime = absl::Milliseconds(250);
@@ -228,12 +232,14 @@ absl::Time NcclTransport::LookAgain() const {
     soonest = std::min(soonest, peer.given_up_at);
   }
   for (const Caller& caller : callers_) soonest = std::min(soonest, caller.deadline);
+  if (accept_again_ > now) soonest = std::min(soonest, accept_again_);
   return soonest;
 }
 
 void NcclTransport::Look(absl::Time until) {
   // What to do with what became readable or broke.
-  std::vector<pollfd> events = {{listener_.socket.get(), POLLIN, 0}, {gpu_.ended->get(), POLLIN, 0}};
+  const int listener = accept_again_ > absl::Now() ? -1 : listener_.socket.get();
+  std::vector<pollfd> events = {{listener, POLLIN, 0}, {gpu_.ended->get(), POLLIN, 0}};
   std::vector<std::function<void()>> then = {[this] { TakeCallers(); },
                                              [this] {
                                                uint64_t count;
@@ -275,18 +281,42 @@ void NcclTransport::Look(absl::Time until) {
 }
 
 void NcclTransport::TakeCallers() {
-  while (callers_.size() < kMaxCallers) {
+  size_t silent = std::count_if(callers_.begin(), callers_.end(), [](const Caller& caller) { return !caller.known; });
+  for (size_t taken = 0; taken < kMaxTaken; ++taken) {
     Descriptor socket = TakeConnection(listener_);
-    if (socket.get() < 0) return;
+    const bool full = socket.get() < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
+    if (socket.get() < 0 && !full) return;
+    if (full || silent >= kMaxSilent) {
+      if (!HangUpOnSilent() && full) {
+        accept_again_ = absl::Now() + kAcceptRest;
+        return;
+      }
+      silent = 0;
+      if (full) continue;
+    }
+    // Where all said who they are, the oldest makes room.
+    if (callers_.size() >= kMaxCallers) {
+      const auto oldest = std::find_if(callers_.begin(), callers_.end(),
+                                       [](const Caller& caller) { return caller.connection != nullptr; });
+      if (oldest != callers_.end()) oldest->connection.reset();
+    }
     callers_.push_back({std::make_unique<Connection>(std::move(socket)), absl::Now() + kHelloTime, false, {}});
+    ++silent;
   }
-  // Those that said nothing yet make room; where all did, the oldest. Look forgets them.
-  bool room = false;
+}
+
+// Whether there were any. Look forgets them.
+bool NcclTransport::HangUpOnSilent() {
+  bool any = false;
   for (Caller& caller : callers_) {
-    if (!caller.known) caller.connection.reset();
-    room |= !caller.known;
+    if (caller.known || caller.connection == nullptr) continue;
+    Hear(caller);
+    if (!caller.known) {
+      caller.connection.reset();
+      any = true;
+    }
   }
-  if (!room) callers_.front().connection.reset();
+  return any;
 }
 
 void NcclTransport::Hear(Caller& caller) {
@@ -294,8 +324,9 @@ void NcclTransport::Hear(Caller& caller) {
   std::vector<wire::Frame> frames;
   const bool open = !caller.known && caller.connection->Read(&frames, 1);
   Cookie cookie;
+  // It may have said all that it had to say, and closed.
   const bool hello =
-      open && !frames.empty() && frames.front().has_hello() && frames.front().hello().cookie().size() == cookie.size();
+      !frames.empty() && frames.front().has_hello() && frames.front().hello().cookie().size() == cookie.size();
   if (hello) std::memcpy(cookie.data(), frames.front().hello().cookie().data(), cookie.size());
   if (open && frames.empty()) return;
   // It closed, is a stranger, or was known and closed.
@@ -344,7 +375,6 @@ void NcclTransport::Introduce() {
 }
 
 void NcclTransport::Suspect(Peer& peer, const absl::Status& why) {
-  if (peer.link->in() == nullptr) return peer.link->End(why);
   if (peer.given_up_at != absl::InfiniteFuture()) return;
   peer.suspicion = why;
   peer.given_up_at = absl::Now() + kLateFrames;

@@ -70,6 +70,7 @@ class NcclTransport : public Transport {
   // Waits for news at most until `until`, and takes in what there is.
   void Look(absl::Time until);
   void TakeCallers();
+  bool HangUpOnSilent();
   void Hear(Caller& caller);
   // Whether it said something, and the link lasts.
   bool Hear(Peer& peer);
@@ -95,6 +96,7 @@ class NcclTransport : public Transport {
   std::vector<Completion> done_;
   std::list<Peer> peers_;
   std::list<Caller> callers_;
+  absl::Time accept_again_ = absl::InfinitePast();
 };
 
 }  // namespace headrace::nccl

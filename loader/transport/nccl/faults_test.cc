@@ -365,6 +365,23 @@ TEST(FaultsTest, EndpointsThatGoWhileMessagesTravel) {
   }
 }
 
+TEST(FaultsTest, WhatWasSentArrivesFromAnEndpointThatIsGone) {
+  Ends ends;
+  ends.Connect();
+  ends.a.Send(1, 1, 100);
+  ends.a.Poll();
+  ASSERT_TRUE(ends.a.pending.empty() && ends.a.errors.empty());
+  ends.a.transport.reset();
+  ends.b.Receive(1, 1, 100);
+  ends.b.Receive(1, 2, 100);
+  for (const absl::Time deadline = Soon(); !ends.b.pending.empty();) {
+    ASSERT_LT(absl::Now(), deadline);
+    ends.b.Poll(absl::Milliseconds(5));
+  }
+  ASSERT_EQ(ends.b.failed.size(), 1u);
+  EXPECT_EQ(ends.b.failed[0], "receive 2, tag 1");
+}
+
 // Room for the communicators' needs, not for the messages'.
 void NoMemory() {
   Ends ends;
