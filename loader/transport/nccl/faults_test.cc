@@ -234,7 +234,7 @@ void ComeAndGo() {
   std::mt19937_64 random(TestSeed());
   Ends ends;
   ends.Connect();
-  for (uint64_t round = 1; round <= 25; ++round) {
+  for (uint64_t round = 1; round <= 15; ++round) {
     // Of before: whatever becomes of them, they end, and meet nothing of after. What travels with its offer stays
     // where it is, so that it has tags of its own.
     ends.a.check = ends.b.check = false;
@@ -306,7 +306,7 @@ void Hunter() {
   Ends ends;
   ends.Connect();
   End& a = ends.a;
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 6; ++round) {
     Child child("Hunted",
                 Variables({absl::StrCat(nccl_checker::kPeerLossVariable, "=", random() % 2 == 0 ? "error" : "silent")}),
                 a.transport->address());
