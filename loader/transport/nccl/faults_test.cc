@@ -26,6 +26,7 @@
 #include "loader/testing/nccl_checker/checker_testing.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
 #include "loader/transport/nccl/lane.h"
+#include "loader/transport/nccl/link.h"
 #include "loader/transport/nccl/nccl.h"
 #include "planner/status.h"
 
@@ -164,7 +165,8 @@ struct Ends {
 };
 
 size_t SomeBytes(std::mt19937_64& random, size_t least = 0) {
-  constexpr size_t kSizes[] = {0, 1, 255, 256, 257, 1000, 5000, 70000, 500000, 3000000};
+  constexpr size_t kSizes[] = {
+      0, 1, nccl::Link::kInlineBytes, nccl::Link::kInlineBytes + 1, 257, 1000, 5000, 70000, 500000, 3000000};
   return std::max(least, kSizes[random() % std::size(kSizes)]);
 }
 
@@ -368,12 +370,12 @@ TEST(FaultsTest, EndpointsThatGoWhileMessagesTravel) {
 TEST(FaultsTest, WhatWasSentArrivesFromAnEndpointThatIsGone) {
   Ends ends;
   ends.Connect();
-  ends.a.Send(1, 1, 100);
+  ends.a.Send(1, 1, nccl::Link::kInlineBytes);
   ends.a.Poll();
   ASSERT_TRUE(ends.a.pending.empty() && ends.a.errors.empty());
   ends.a.transport.reset();
-  ends.b.Receive(1, 1, 100);
-  ends.b.Receive(1, 2, 100);
+  ends.b.Receive(1, 1, nccl::Link::kInlineBytes);
+  ends.b.Receive(1, 2, nccl::Link::kInlineBytes);
   for (const absl::Time deadline = Soon(); !ends.b.pending.empty();) {
     ASSERT_LT(absl::Now(), deadline);
     ends.b.Poll(absl::Milliseconds(5));
@@ -402,8 +404,8 @@ void NoMemory() {
   Require(told, "nobody said that memory is missing");
   ends.Disconnect();
   ends.Connect();
-  ends.a.Send(1, 2, 100);
-  ends.b.Receive(1, 2, 100);
+  ends.a.Send(1, 2, nccl::Link::kInlineBytes);
+  ends.b.Receive(1, 2, nccl::Link::kInlineBytes);
   Require(ends.Settle(), "small messages need no memory");
 }
 
@@ -431,10 +433,10 @@ void UnseenLoss() {
   ends.a.Poll();
   ends.a.errors.clear();
   ends.b.errors.clear();
-  ends.a.Send(1, 2, 100);
-  ends.b.Receive(1, 2, 100);
-  ends.b.Send(1, 3, 100);
-  ends.a.Receive(1, 3, 100);
+  ends.a.Send(1, 2, nccl::Link::kInlineBytes);
+  ends.b.Receive(1, 2, nccl::Link::kInlineBytes);
+  ends.b.Send(1, 3, nccl::Link::kInlineBytes);
+  ends.a.Receive(1, 3, nccl::Link::kInlineBytes);
   if (!ends.Settle()) {
     for (End* end : {&ends.a, &ends.b}) {
       for (const absl::Status& error : end->errors) Require(false, end->failed.back() + ": " + error.ToString());

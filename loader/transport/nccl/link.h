@@ -38,7 +38,7 @@ namespace headrace::nccl {
 class Link {
  public:
   // Messages up to this size travel with their offer.
-  static constexpr size_t kInlineBytes = 256;
+  static constexpr size_t kInlineBytes = 16;
 
   // `out` was dialled. Completions are appended to `done`, which outlives the link.
   Link(const Gpu& gpu, std::unique_ptr<Connection> out, std::vector<Completion>* done)

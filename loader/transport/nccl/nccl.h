@@ -5,7 +5,7 @@
 // Two-sided only.
 //
 // How a message travels: its sender offers it over a TCP connection; the receiver puts the offers that meet a receive
-// of its own into groups and tells the sender, and both launch the group at once (lane.h). Messages of up to 256
+// of its own into groups and tells the sender, and both launch the group at once (lane.h). Messages of up to 16
 // bytes (signals) go with their offer. A message is sent when the receiver said that it arrived. Memory of messages may
 // be on the host or on the endpoint's device.
 //
