@@ -90,6 +90,12 @@ std::string CanonicalText(const ClusterPlan& plan) {
   for (const ConsumerSet& set : plan.consumers()) {
     absl::StrAppend(&out, "consumers ", absl::StrJoin(set.ranks(), " "), " cut ", absl::StrJoin(set.borders(), " "),
                     " doors ", absl::StrJoin(set.doors(), " "), " of ", absl::StrJoin(set.entry_places(), " "), "\n");
+    for (size_t d = 0; d < set.domains().size(); ++d) {
+      const auto domain = static_cast<int>(d);
+      if (!set.SharesEqually(domain)) {
+        absl::StrAppend(&out, "domain ", d, " by ", absl::StrJoin(set.Shares(domain), " "), "\n");
+      }
+    }
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "planner/cluster/check_cluster.h"
+#include "planner/cluster/entry_shares.h"
 #include "planner/cluster/sender_lines.h"
 #include "planner/fair_shares.h"
 #include "planner/status.h"
@@ -111,6 +112,7 @@ class ClusterPlanner {
       AddMemberships(unit.destination_groups, static_cast<int32_t>(u), &plan_.destination_memberships_);
       HR_RETURN_IF_ERROR(AddAggregates(static_cast<int>(u)));
     }
+    ShareEntries(cluster.destination, &plan_.consumers_);
     Share();
     PlaceEntries();
     FollowWays();

@@ -9,8 +9,9 @@
 //
 //   load      all items that the same source ranks can send. FairShares says how many bytes of it each rank sends, so
 //             that the busiest sender is the least busy; it sends them in stretches of the line (sender_lines.h).
-//   consumers all items that the same destination ranks want. Each rank is its domain's entry for an equal share, in
-//             stretches of the line (consumers.h).
+//   consumers all items that the same destination ranks want. Each rank is its domain's entry for a share of it, such
+//             that each domain's busiest rank is the least busy (entry_shares.h), in stretches of the line
+//             (consumers.h).
 //
 //   load line of the ranks 0, 1, 2   |--a0--|--b0--|--a1--|--b1--|     items of two instances
 //   shares                           |    0    |    1    |   2   |     b0: a stripe of rank 0, a stripe of rank 1
@@ -24,8 +25,9 @@
 //
 // Cost of PlanCluster: the units' plans; the instances; one *aggregate* for each (unit, source group, destination
 // group, class of cells) that occurs, the ranks of the different candidate and consumer sets, and FairShares over the
-// former (one max-flow for each level of load, within each connected part, such as a pipeline stage); and the ends of
-// all stretches, at which bytes take another way. Nothing grows with instances x cells or with instances x ranks.
+// former (one max-flow for each level of load, within each connected part, such as a pipeline stage), and over the
+// latter in domains that engines of different layouts share; and the ends of all stretches, at which bytes take another
+// way. Nothing grows with instances x cells or with instances x ranks.
 //
 // Deterministic: every member that makes the plan from the same cluster gets the same one.
 

@@ -16,13 +16,8 @@ struct Part {
 // Shares a line out to the consumers of one kind of domain.
 class EntrySharing {
  public:
-  EntrySharing(const std::vector<int32_t>& rails, Index bytes) : rails_(rails) {
-    const auto count = static_cast<Index>(rails.size());
-    const auto cut = [&](Index n) { return static_cast<Index>(static_cast<__int128>(bytes) * n / count); };
-    for (Index n = 0; n < count; ++n) {
-      room_.push_back(cut(n + 1) - cut(n));
-      places_[rails[n]].push_back(static_cast<int32_t>(n));
-    }
+  EntrySharing(const std::vector<int32_t>& rails, std::vector<Index> shares, Index bytes) : room_(std::move(shares)) {
+    for (size_t n = 0; n < rails.size(); ++n) places_[rails[n]].push_back(static_cast<int32_t>(n));
     open_.push_back({0, bytes});
   }
 
@@ -45,7 +40,7 @@ class EntrySharing {
 
   // The rest goes to whoever has room. The parts, ascending.
   std::vector<Part> Finish() && {
-    std::vector<int32_t> all(rails_.size());
+    std::vector<int32_t> all(room_.size());
     for (size_t n = 0; n < all.size(); ++n) all[n] = static_cast<int32_t>(n);
     for (const Part& part : open_) Give(part.begin, part.end, all);
     std::sort(given_.begin(), given_.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
@@ -65,7 +60,6 @@ class EntrySharing {
     return begin;
   }
 
-  const std::vector<int32_t>& rails_;
   std::vector<Index> room_;                         // by place
   std::map<int32_t, std::vector<int32_t>> places_;  // by rail
   std::vector<Part> open_, given_;
@@ -74,22 +68,14 @@ class EntrySharing {
 }  // namespace
 
 ConsumerSet::ConsumerSet(std::vector<int32_t> ranks, const SideShape& shape) : ranks_(std::move(ranks)) {
-  std::vector<std::vector<int32_t>> rails;  // by domain
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (i == 0 || ranks_[i] / shape.ranks_per_domain != ranks_[i - 1] / shape.ranks_per_domain) {
       domains_.push_back({static_cast<int32_t>(i), 0});
-      rails.emplace_back();
+      rails_.emplace_back();
     }
     ++domains_.back().size;
-    rails.back().push_back(RailOf(shape, ranks_[i]));
+    rails_.back().push_back(RailOf(shape, ranks_[i]));
   }
-  std::map<std::vector<int32_t>, int32_t> counts;
-  for (const std::vector<int32_t>& r : rails) ++counts[r];
-  for (const auto& [kind, count] : counts) kinds_.push_back(kind);
-  std::stable_sort(kinds_.begin(), kinds_.end(), [&](const auto& a, const auto& b) { return counts[a] > counts[b]; });
-  std::map<std::vector<int32_t>, int32_t> numbers;
-  for (const std::vector<int32_t>& kind : kinds_) numbers.try_emplace(kind, static_cast<int32_t>(numbers.size()));
-  for (const std::vector<int32_t>& r : rails) kind_of_.push_back(numbers[r]);
 }
 
 Index ConsumerSet::AddBytes(Index bytes) {
@@ -98,7 +84,33 @@ Index ConsumerSet::AddBytes(Index bytes) {
   return begin;
 }
 
+void ConsumerSet::SetShares(int domain, std::vector<Index> shares) {
+  shares_.resize(domains_.size());
+  shares_[domain] = std::move(shares);
+}
+
+std::vector<Index> ConsumerSet::Shares(int domain) const {
+  if (!SharesEqually(domain)) return shares_[domain];
+  const Index count = domains_[domain].size;
+  const auto cut = [&](Index n) { return static_cast<Index>(static_cast<__int128>(bytes_) * n / count); };
+  std::vector<Index> shares;
+  for (Index n = 0; n < count; ++n) shares.push_back(cut(n + 1) - cut(n));
+  return shares;
+}
+
 void ConsumerSet::PlaceEntries(absl::Span<const RailRun> senders) {
+  using Kind = std::pair<std::vector<int32_t>, std::vector<Index>>;  // rails; shares, none where they are equal
+  const auto kind_at = [&](size_t d) {
+    return Kind(rails_[d], SharesEqually(static_cast<int>(d)) ? std::vector<Index>() : shares_[d]);
+  };
+  std::map<Kind, std::vector<size_t>> alike;  // domains
+  for (size_t d = 0; d < domains_.size(); ++d) alike[kind_at(d)].push_back(d);
+  std::vector<std::vector<size_t>> kinds;
+  for (auto& [kind, of] : alike) kinds.push_back(std::move(of));
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  kinds_ = static_cast<int32_t>(kinds.size());
+  kind_of_.resize(domains_.size());
+
   struct Change {
     Index at;
     size_t kind;
@@ -106,19 +118,21 @@ void ConsumerSet::PlaceEntries(absl::Span<const RailRun> senders) {
   };
   std::vector<Change> changes;
   std::vector<RailRun> first_kind;  // on which rails its domains are entered
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    EntrySharing sharing(kinds_[k], bytes_);
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    for (size_t d : kinds[k]) kind_of_[d] = static_cast<int32_t>(k);
+    const size_t domain = kinds[k][0];
+    EntrySharing sharing(rails_[domain], Shares(static_cast<int>(domain)), bytes_);
     sharing.Prefer(senders);
     if (k > 0) sharing.Prefer(first_kind);
     for (const Part& part : std::move(sharing).Finish()) {
       changes.push_back({part.begin, k, part.place});
-      if (k == 0) first_kind.push_back({part.begin, kinds_[0][part.place]});
+      if (k == 0) first_kind.push_back({part.begin, rails_[domain][part.place]});
     }
   }
   std::sort(changes.begin(), changes.end(),
             [](const Change& a, const Change& b) { return std::pair(a.at, a.kind) < std::pair(b.at, b.kind); });
   std::map<std::vector<int32_t>, int32_t> numbers;
-  std::vector<int32_t> places(kinds_.size(), 0);
+  std::vector<int32_t> places(kinds.size(), 0);
   for (size_t c = 0; c < changes.size();) {
     const Index at = changes[c].at;
     for (; c < changes.size() && changes[c].at == at; ++c) places[changes[c].kind] = changes[c].place;
@@ -138,7 +152,7 @@ int ConsumerSet::DomainOf(int32_t index) const {
 
 TreePlace ConsumerSet::PlaceOf(int32_t index, int domain, int first_domain, int door) const {
   const ConsumerDomain& d = domains_[domain];
-  const int32_t entry = d.first + entry_places_[door * kinds_.size() + kind_of_[domain]];
+  const int32_t entry = d.first + entry_places_[door * kinds_ + kind_of_[domain]];
   auto beside = [&](int32_t step) { return ranks_[d.first + (index - d.first + step + d.size) % d.size]; };
   TreePlace place;
   const int count = static_cast<int>(domains_.size());

@@ -10,7 +10,8 @@
 // domain and goes round; within a domain the consumers are a chain that begins at the entry and goes round. So each
 // rank passes bytes on at most once over the network and at most once within its domain.
 //
-// A *door* says which consumer is the entry of each domain. All bytes of a section of the line use the same one.
+// A *door* says which consumer is the entry of each domain. All bytes of a section of the line use the same one. For
+// how many bytes each consumer is the entry is settled before (entry_shares.h).
 
 #include <cstdint>
 #include <vector>
@@ -54,12 +55,17 @@ class ConsumerSet {
   Index AddBytes(Index bytes);
   Index bytes() const { return bytes_; }
 
-  // After the last AddBytes: which ranks are entries, by place on the line. Of a domain of n consumers each is the
-  // entry for an equal part of the line, in as many stretches as it takes to get, first, bytes from senders on its own
-  // rail, and then bytes that the domains which are most alike enter on its rail. So in each domain as many bytes come
-  // from senders on their entry's rail as equal parts allow. `senders` tells whose rail the line's bytes are from:
-  // ascending, the first one from 0 on; not empty. O((runs + consumers of a domain) x (different sets of rails that
-  // domains have)).
+  // For how many bytes of the line each consumer of a domain is the entry, in their order: equal parts unless others
+  // are set, which add up to bytes(). Set after the last AddBytes and before PlaceEntries.
+  void SetShares(int domain, std::vector<Index> shares);
+  std::vector<Index> Shares(int domain) const;
+  bool SharesEqually(int domain) const { return shares_.empty() || shares_[domain].empty(); }
+
+  // After the last AddBytes: which ranks are entries, by place on the line. Each consumer gets its share in as many
+  // stretches as it takes to get, first, bytes from senders on its own rail, and then bytes that the domains which are
+  // most alike enter on its rail. So in each domain as many bytes come from senders on their entry's rail as the shares
+  // allow. `senders` tells whose rail the line's bytes are from: ascending, the first one from 0 on; not empty.
+  // O((runs + consumers of a domain) x (different rails and shares that domains have)).
   void PlaceEntries(absl::Span<const RailRun> senders);
 
   // Where one section ends and the next begins. Ascending, inside of the line.
@@ -69,7 +75,7 @@ class ConsumerSet {
   // By door, then by kind of domain: the entry's place among the domain's consumers.
   const std::vector<int32_t>& entry_places() const { return entry_places_; }
   int32_t Entry(int domain, int door) const {
-    return ranks_[domains_[domain].first + entry_places_[door * kinds_.size() + kind_of_[domain]]];
+    return ranks_[domains_[domain].first + entry_places_[door * kinds_ + kind_of_[domain]]];
   }
 
   // Of the rank at `index` of ranks(), in domain `domain`, for bytes whose chain begins at `first_domain`.
@@ -79,9 +85,11 @@ class ConsumerSet {
  private:
   std::vector<int32_t> ranks_;
   std::vector<ConsumerDomain> domains_;
-  std::vector<std::vector<int32_t>> kinds_;  // rails of a domain's consumers; the kind of the most domains first
-  std::vector<int32_t> kind_of_;             // by domain
+  std::vector<std::vector<int32_t>> rails_;  // by domain, of its consumers
+  std::vector<std::vector<Index>> shares_;   // by domain, those that are set
   Index bytes_ = 0;
+  int32_t kinds_ = 0;             // domains of one kind have the same rails and shares
+  std::vector<int32_t> kind_of_;  // by domain; the kind of the most domains first
   std::vector<Index> borders_;
   std::vector<int32_t> doors_;
   std::vector<int32_t> entry_places_;

@@ -26,11 +26,18 @@ struct Stretch {
 }  // namespace
 
 RailRoom::RailRoom(const ConsumerSet& set, const SideShape& shape) {
-  std::map<int32_t, Index> ranks;
-  for (const int32_t rank : set.ranks()) ++ranks[RailOf(shape, rank)];
-  for (const auto& [rail, count] : ranks) {
-    rails_.push_back({rail, static_cast<Index>(static_cast<__int128>(set.bytes()) * count /
-                                               static_cast<Index>(set.ranks().size()))});
+  std::map<int32_t, __int128> rooms;  // times the set's ranks
+  for (size_t d = 0; d < set.domains().size(); ++d) {
+    const ConsumerDomain& domain = set.domains()[d];
+    const bool equal = set.SharesEqually(static_cast<int>(d));
+    const std::vector<Index> shares = equal ? std::vector<Index>() : set.Shares(static_cast<int>(d));
+    for (int32_t n = 0; n < domain.size; ++n) {
+      rooms[RailOf(shape, set.ranks()[domain.first + n])] +=
+          equal ? __int128{set.bytes()} : static_cast<__int128>(shares[n]) * domain.size;
+    }
+  }
+  for (const auto& [rail, room] : rooms) {
+    rails_.push_back({rail, static_cast<Index>(room / static_cast<__int128>(set.ranks().size()))});
   }
 }
 

@@ -20,10 +20,11 @@
 
 namespace headrace {
 
-// How many bytes of each rail can still meet an entry of that rail.
+// How many bytes of each rail can still meet an entry of that rail: the mean over the domains of the set, each of which
+// weighs as many as it has ranks.
 class RailRoom {
  public:
-  // All bytes of the set have been added.
+  // All bytes of the set have been added, and its shares set.
   RailRoom(const ConsumerSet& set, const SideShape& shape);
 
   struct Entry {

@@ -34,6 +34,16 @@ TEST(SenderLinesTest, PartsGoToTheirRails) {
   EXPECT_EQ(zero.rails()[0].bytes, 0);
 }
 
+// Two domains of two ranks each: one has equal parts, one does not.
+TEST(SenderLinesTest, RoomIsWhatRanksEnter) {
+  ConsumerSet set = SetOf({0, 1, 4, 5}, 40);
+  set.SetShares(1, {36, 4});
+  const RailRoom room(set, kShape);
+  ASSERT_EQ(room.rails().size(), 2u);
+  EXPECT_EQ(room.rails()[0].bytes, (20 + 36) / 2);
+  EXPECT_EQ(room.rails()[1].bytes, (20 + 4) / 2);
+}
+
 // The set with one rail chooses before the one with both, which comes first on the line.
 TEST(SenderLinesTest, ThoseWithTheLeastChoiceChooseFirst) {
   RailRoom both(SetOf({0, 1}, 10 * kMiB), kShape), zero(SetOf({0, 4}, 10 * kMiB), kShape);
