@@ -51,6 +51,19 @@ void MemcpyBeyond() {
   Break(lib().cudaMemcpyAsync(a.data, b.data + 1, 32, cuda::kMemcpyDefault, rank.stream));
 }
 
+void RowsWiderThanTheirPitch() {
+  Rank rank(0);
+  Buffer a(0, 64), b(0, 64);
+  Break(lib().cudaMemcpy2DAsync(a.data, 8, b.data, 16, 9, 2, cuda::kMemcpyDefault, rank.stream));
+}
+
+void RegisteredTwice() {
+  MUST(lib().cudaSetDevice(0));
+  static std::byte memory[64];
+  MUST(lib().cudaHostRegister(memory, sizeof(memory), 0));
+  Break(lib().cudaHostRegister(memory + 8, 8, 0));
+}
+
 void FreeInside() { Break(lib().cudaFree(Buffer(0, 64).data + 1)); }
 
 void FreeTwice() {
@@ -183,6 +196,8 @@ std::map<std::string, RuleCase> CudaRuleCases() {
       {"MemcpyOfDeviceAsHost", {"memcpy-kind", MemcpyOfDeviceAsHost}},
       {"MemsetOfHost", {"memcpy-kind", MemsetOfHost}},
       {"MemcpyBeyond", {"memcpy-bounds", MemcpyBeyond}},
+      {"RowsWiderThanTheirPitch", {"memcpy-pitch", RowsWiderThanTheirPitch}},
+      {"RegisteredTwice", {"host-register", RegisteredTwice}},
       {"FreeInside", {"free", FreeInside}},
       {"FreeTwice", {"free", FreeTwice}},
       {"FreeHostOfDevice", {"free", FreeHostOfDevice}},
