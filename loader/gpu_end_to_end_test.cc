@@ -35,10 +35,9 @@ using testing::OnMemory;
 using testing::Soon;
 using testing::TwoEngines;
 
-constexpr char kChecker[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
 constexpr int kGpus = 8;
 
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(kChecker); }
+const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
 
 void ExpectError(const absl::Status& status, ErrorCode code, const std::string& a = "", const std::string& b = "") {
   EXPECT_TRUE(HasCode(status, code)) << status;
@@ -325,8 +324,8 @@ TEST(GpuEndToEndTest, AStreamWithoutAGpu) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::kChecker, 0);
-  setenv("HEADRACE_NCCL", headrace::kChecker, 0);
+  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
+  setenv("HEADRACE_NCCL", headrace::nccl_checker::kLibraryPath, 0);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   return RUN_ALL_TESTS();
 }

@@ -19,9 +19,7 @@ using ::testing::HasSubstr;
 using testing::Job;
 using testing::Soon;
 
-constexpr char kChecker[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
-
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(kChecker); }
+const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
 
 // One tensor, from GPU 0 to GPU 0, where one side's buffer is there.
 struct FailingJob {
@@ -80,7 +78,7 @@ TEST(GpuFailureTest, ACommitThatFailsPoisonsAndIsTold) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::kChecker, 0);
+  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
   setenv(headrace::nccl_checker::kOnViolationVariable, "return", 1);
   return RUN_ALL_TESTS();
 }

@@ -66,6 +66,12 @@ kernels::StridedCopy LowerSourceBox(const Copy& copy, const std::byte* from, std
   return c;
 }
 
+Index BytesOf(const BufferBox& box) {
+  Index bytes = box.run_bytes;
+  for (const auto& [extent, stride] : box.loops) bytes *= extent;
+  return bytes;
+}
+
 std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype) {
   const Index bits = DtypeBits(dtype);
   std::vector<BufferBox> out;

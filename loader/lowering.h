@@ -30,6 +30,8 @@ struct BufferBox {
   std::vector<std::pair<Index, Index>> loops;  // (extent, stride), outermost first; at most kernels::kMaxBoxLoops
 };
 
+Index BytesOf(const BufferBox& box);
+
 // The boxes of the buffer's pieces of one kind, where elements have the given dtype. Pieces that together are a whole
 // dense buffer are one box.
 std::vector<BufferBox> BoxesOf(const Buffer& buffer, PieceKind kind, Dtype dtype);

@@ -57,11 +57,7 @@ bool MayMeet(const Copy& a, const Copy& b) {
 
 Index BytesOf(const std::vector<BufferBox>& boxes) {
   Index total = 0;
-  for (const BufferBox& box : boxes) {
-    Index bytes = box.run_bytes;
-    for (const auto& [extent, stride] : box.loops) bytes *= extent;
-    total += bytes;
-  }
+  for (const BufferBox& box : boxes) total += BytesOf(box);
   return total;
 }
 

@@ -43,12 +43,6 @@ void ForEachStep(const kernels::StridedCopy& box, int loop, int skipped, int64_t
   }
 }
 
-int64_t BytesOf(const BufferBox& box) {
-  int64_t bytes = box.run_bytes;
-  for (const auto& [extent, stride] : box.loops) bytes *= extent;
-  return bytes;
-}
-
 // Calls f(piece) for boxes of at most `most` bytes.
 template <typename F>
 absl::Status Cut(BufferBox box, int64_t most, int64_t element_bytes, const F& f) {

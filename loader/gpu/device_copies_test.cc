@@ -26,7 +26,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-constexpr char kChecker[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
 constexpr int kGpu = 1;
 
 int violations_wanted = 0;
@@ -37,7 +36,7 @@ uint64_t TestSeed() {
   return seed;
 }
 
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(kChecker); }
+const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
 
 std::unique_ptr<DeviceCopies> Make(int64_t bounce_bytes = 4096) {
   auto copies = DeviceCopies::Create(kGpu, bounce_bytes);
@@ -279,7 +278,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
   const char* temporary = std::getenv("TEST_TMPDIR");
   const std::string file = absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/violations");
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::kChecker, 0);
+  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
   setenv(headrace::nccl_checker::kOnViolationVariable, "return", 1);
   setenv(headrace::nccl_checker::kViolationsFileVariable, file.c_str(), 1);
   const int failed = RUN_ALL_TESTS();

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "loader/testing/nccl_checker/nccl_checker.h"
 #include "loader/transport/factory.h"
 #include "loader/transport/memory/memory.h"
 #include "loader/transport/nccl/nccl.h"
@@ -38,9 +39,6 @@ inline MakeTransport OnTransport(const std::string& name) {
   };
 }
 
-// A file of the tests' runfiles.
-inline constexpr char kNcclChecker[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
-
 // Endpoints of "nccl" on the GPUs of nccl_checker/, in turn.
 inline MakeTransport OnNcclChecker() {
   return [] {
@@ -49,7 +47,8 @@ inline MakeTransport OnNcclChecker() {
     static std::atomic<int> next{0};
     NcclOptions options;
     options.gpu = next++;
-    options.libraries = {.cuda_runtime = kNcclChecker, .nccl = kNcclChecker, .multi_rank_gpu = shared};
+    options.libraries = {
+        .cuda_runtime = nccl_checker::kLibraryPath, .nccl = nccl_checker::kLibraryPath, .multi_rank_gpu = shared};
     auto transport = NewNcclTransport(options);
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);

@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "loader/testing/nccl_checker/nccl_checker.h"
+
 extern char** environ;
 
 namespace headrace::nccl_checker {

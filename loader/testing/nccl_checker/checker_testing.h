@@ -15,8 +15,6 @@
 
 namespace headrace::nccl_checker {
 
-inline constexpr char kLibraryPath[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
-
 struct Library {
 #define FIELD(name, parameters) cuda::Error(*name) parameters;
   HEADRACE_CUDA_FUNCTIONS(FIELD)

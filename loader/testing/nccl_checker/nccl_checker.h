@@ -8,8 +8,7 @@
 // in one process or several of one machine. It moves data between ranks through shared memory, and checks the calls
 // against the documented rules of NCCL and CUDA; rules.cc lists them with their sources.
 //
-// A test that uses it has //loader/testing/nccl_checker:libheadrace_nccl_checker.so as data, and gives
-// loader/testing/nccl_checker/libheadrace_nccl_checker.so as the path of either library.
+// A test that uses it depends on //loader/testing/nccl_checker, and gives kLibraryPath as the path of either library.
 //
 // What is modelled
 //   devices     N of them with PCI ids that are the same in all processes; a current device per thread; each
@@ -37,6 +36,9 @@
 // ncclInvalidArgument, a CUDA error code), and where no call is to blame the communicator's asynchronous error says so.
 
 namespace headrace::nccl_checker {
+
+// Of the runfiles: what stands in for either library.
+inline constexpr char kLibraryPath[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
 
 // Environment variables. Each is read once, at the first call.
 inline constexpr char kDevicesVariable[] = "HEADRACE_NCCL_CHECKER_DEVICES";            // 8

@@ -37,12 +37,10 @@ constexpr absl::Duration kProgressTurn = absl::Microseconds(300);
 constexpr absl::Duration kHealthTurn = absl::Milliseconds(20);
 
 // The same in all processes of a machine, whatever namespaces they are in.
-uint64_t ThisHost() {
+std::string ThisHost() {
   std::string boot_id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
-  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  for (unsigned char c : boot_id) hash = (hash ^ c) * 0x100000001B3;
-  return hash;
+  return boot_id;
 }
 
 absl::Status PeerClosed() { return Error(ErrorCode::kPeerLost, "nccl: the peer closed its connection: it ended"); }

@@ -84,7 +84,7 @@ class NcclTransport : public Transport {
   Capabilities capabilities_;
   Gpu gpu_;
   std::string gpu_bus_id_;
-  uint64_t host_ = 0;
+  std::string host_;
   Listener listener_;
   Cookie cookie_ = {};
   std::string address_;

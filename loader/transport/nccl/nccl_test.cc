@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/gpu/cuda_runtime.h"
+#include "loader/testing/nccl_checker/checker_testing.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
 #include "loader/transport/conformance.h"
 #include "loader/transport/nccl/address.h"
@@ -27,8 +28,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
-
-constexpr char kChecker[] = "loader/testing/nccl_checker/libheadrace_nccl_checker.so";
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
@@ -73,16 +72,10 @@ struct Pair {
   PeerId to_a = 0, to_b = 0;
 };
 
-uint64_t TestSeed() {
-  const char* given = std::getenv("HEADRACE_TEST_SEED");
-  static const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  return seed;
-}
-
 // Megatron-LM#7189: the checker refuses groups above its cap of 1,000 operations, and groups that differ.
 TEST(NcclTest, ThousandsOfUnevenMessagesGoInGroupsBelowTheCap) {
-  SCOPED_TRACE(::testing::Message() << "HEADRACE_TEST_SEED=" << TestSeed());
-  std::mt19937_64 random(TestSeed());
+  SCOPED_TRACE(::testing::Message() << "HEADRACE_TEST_SEED=" << nccl_checker::TestSeed());
+  std::mt19937_64 random(nccl_checker::TestSeed());
   constexpr size_t kMessages = 4096;
   Pair pair;
   std::vector<Bytes> sent(kMessages), received(kMessages);
@@ -177,8 +170,8 @@ TEST(NcclTest, MessagesOfDeviceMemoryNeedNoStaging) {
 }  // namespace headrace
 
 int main(int argc, char** argv) {
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::kChecker, 0);
-  setenv("HEADRACE_NCCL", headrace::kChecker, 0);
+  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
+  setenv("HEADRACE_NCCL", headrace::nccl_checker::kLibraryPath, 0);
   // Peers in other processes may be on the same GPU.
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   return headrace::RunConformance(argc, argv, {"nccl", [] { return [] { return headrace::OnNextGpu(); }; }, true});

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "loader/testing/nccl_checker/checker_testing.h"
+#include "loader/testing/nccl_checker/nccl_checker.h"
 #include "loader/transport/nccl/address.h"
 #include "loader/transport/nccl/connection.h"
 #include "loader/transport/nccl/lane.h"
@@ -124,7 +125,7 @@ class BadPeer {
     wire::Frame hello;
     hello.mutable_hello()->set_cookie(to.cookie.data(), to.cookie.size());
     hello.mutable_hello()->set_address(address());
-    hello.mutable_hello()->set_host(1);
+    hello.mutable_hello()->set_host("another");
     Say(hello);
   }
   std::string address() const { return FormatAddress({Cookie{}, listener_.ip, listener_.port}); }
