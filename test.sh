@@ -11,11 +11,17 @@ log=$(mktemp) excerpts=$(mktemp)  # excerpts: the ends of what failed ones print
 trap 'rm -f "$log" "$excerpts"' EXIT
 
 say() { echo; echo "test: $* ($((SECONDS / 60)) min)"; }
-fail() { failed=$((failed + 1)) failures+=("$1"); }
+fail() { failed=$((failed + 1)) failures+=("failed: $1"); }
 
-# Keeps the end of what a failed test printed.
+# Keeps the end of what a failed test printed, and, for the last lines of all, what it failed by.
 excerpt() { # name, file
+  local reason
   { echo; echo "---- the end of what $1 printed:"; tail -n 40 "$2" | cut -c1-400; } >>"$excerpts"
+  reason=$({
+    grep -aE -A3 ': Failure$' "$2"
+    grep -aE 'runtime error:|(ERROR|WARNING|SUMMARY): [A-Za-z]*Sanitizer|^[A-Za-z_.]*(Error|Exception)\b|error: |Test timed out' "$2"
+  } | head -n 5 | cut -c1-160)
+  failures+=("${reason:-$(tail -n 2 "$2" | cut -c1-160)}")
 }
 
 # A step that passes or fails as a whole.
@@ -115,6 +121,6 @@ step "the sources' format" tools/check_format.sh
 
 cat "$excerpts"
 echo
-for f in "${failures[@]+"${failures[@]}"}"; do echo "failed: $f"; done
+for f in "${failures[@]+"${failures[@]}"}"; do echo "$f"; done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

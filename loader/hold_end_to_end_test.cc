@@ -252,11 +252,13 @@ TEST(HoldEndToEndTest, DescriptorsStayWhenAReceiverComesBack) {
       job.KillReceiver(1);
       ASSERT_EQ(job.JoinReceiver(1), absl::OkStatus());
     }
-    // What the dead one's end of a connection was is closed by a thread of its own.
-    for (const absl::Time end = Soon(); descriptors() > first && absl::Now() < end;) {
+    // What the dead one's end of a connection was is closed by a thread of its own; memory of a peer may be mapped
+    // later than at the first count. A leak would be of one for each of the four that came back, at least.
+    const std::ptrdiff_t most = first + 2;
+    for (const absl::Time end = Soon(); descriptors() > most && absl::Now() < end;) {
       absl::SleepFor(absl::Milliseconds(1));
     }
-    EXPECT_LE(descriptors(), first);
+    EXPECT_LE(descriptors(), most);
   }
 }
 

@@ -301,10 +301,12 @@ class ErrorsTest(unittest.TestCase):
         job.publish(1)
         moved = Live(1)
 
+        # Known to both before one gives it up: it is offered no more then.
+        generations = [receiver.next_generation(30) for receiver in job.receivers]
+
         def stage(worker: int, memory: dict[str, core.BufferMemory]) -> errors.Error | None:
-            generation = job.receivers[worker].next_generation(30)
             try:
-                job.receivers[worker].stage(generation, memory)
+                job.receivers[worker].stage(generations[worker], memory)
             except errors.Error as e:
                 return e
             return None

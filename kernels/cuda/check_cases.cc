@@ -152,9 +152,8 @@ std::string CheckCopies(const HeadraceKernelsV1& kernels, CheckDevice& device, s
   device.Wait();
   std::string wrong = Compare("copied bytes", dst.DeviceBytes(), dst.host_bytes());
   if (!wrong.empty() || !with_sums) return wrong;
-  std::vector<std::byte> expected(sums.size() * sizeof(uint64_t));
-  std::memcpy(expected.data(), sums.data(), expected.size());
-  return Compare("sums", device_sums.DeviceBytes(), expected);
+  const std::span<const std::byte> expected = std::as_bytes(std::span(sums));
+  return Compare("sums", device_sums.DeviceBytes(), {expected.begin(), expected.end()});
 }
 
 std::string CheckElementwise(const HeadraceKernelsV1& kernels, CheckDevice& device, std::mt19937_64& gen, int boxes) {
