@@ -87,21 +87,25 @@ class ServerTest(unittest.TestCase):
     def test_a_kept_request_carries_the_version_of_each_token(self) -> None:
         trainer = self.trainer(pause_mode="keep")
         trainer.swap(1, 1)
-        replies: list[Any] = []
         body = {"token_ids": LONG, "sampling_params": {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}}
+        # On a busy machine a request may be through before the trainer has begun.
+        for generation in range(2, 10):
+            replies: list[Any] = []
 
-        def generate() -> None:
-            replies.append(self.server.call("/inference/v1/generate", {"model": "model", **body}))
+            def generate() -> None:
+                replies.append(self.server.call("/inference/v1/generate", {"model": "model", **body}))
 
-        thread = threading.Thread(target=generate)
-        thread.start()
-        self.until_running(thread)
-        trainer.swap(2, 2)
-        thread.join()
-        status, reply = replies[0]
-        self.assertEqual(status, 200, reply)
-        spans = reply["choices"][0]["weight_versions"]
-        self.assertEqual([span["version"] for span in spans], ["1", "2"])
+            thread = threading.Thread(target=generate)
+            thread.start()
+            self.until_running(thread)
+            trainer.swap(generation, generation)
+            thread.join()
+            status, reply = replies[0]
+            self.assertEqual(status, 200, reply)
+            spans = reply["choices"][0]["weight_versions"]
+            if len(spans) > 1:
+                break
+        self.assertEqual([span["version"] for span in spans], [str(generation - 1), str(generation)])
         self.assertEqual((spans[0]["start"], spans[0]["end"], spans[1]["end"]), (0, spans[1]["start"], TOKENS))
 
     def test_waiting_lets_requests_end(self) -> None:
@@ -113,9 +117,12 @@ class ServerTest(unittest.TestCase):
 
     def test_aborting_ends_requests_and_says_so(self) -> None:
         trainer = self.trainer(pause_mode="abort")
-        thread, replies = self.in_flight()
-        trainer.swap(1, 1)
-        thread.join()
+        for generation in range(1, 9):  # as above
+            thread, replies = self.in_flight()
+            trainer.swap(generation, generation)
+            thread.join()
+            if replies[0][1]["choices"][0]["finish_reason"] == "abort":
+                break
         self.assertEqual((replies[0][0], replies[0][1]["choices"][0]["finish_reason"]), (200, "abort"))
 
     # ---- what must not change
