@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 
-#include "kernels/strided_copy.h"
-#include "loader/lowering.h"
 #include "loader/part_box.h"
 
 namespace headrace {
@@ -54,15 +51,6 @@ void EdgeStream::PackSums(int64_t message, absl::Span<const std::byte> sums, abs
 void EdgeStream::UnpackSums(int64_t message, absl::Span<const std::byte> in, absl::Span<uint64_t> wanted) const {
   if (!is_sums(message)) return;
   std::memcpy(reinterpret_cast<std::byte*>(wanted.data()) + message * chunk_bytes_, in.data(), in.size());
-}
-
-void EdgeStream::PackRange(const Copy& box, int64_t first, const std::byte* source, absl::Span<std::byte> out) {
-  kernels::Pack(Lower(box, source, nullptr), first, std::span(out.data(), out.size()));
-}
-
-uint64_t EdgeStream::UnpackRange(const Copy& copy, int64_t first, absl::Span<const std::byte> in,
-                                 std::byte* destination) {
-  return kernels::UnpackAndSum(Lower(copy, nullptr, destination), first, std::span(in.data(), in.size()));
 }
 
 }  // namespace headrace

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "loader/box_work.h"
+#include "loader/lowering.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
 
@@ -39,26 +41,27 @@ class EdgeStream {
     return edge_.stream < 0 ? i : static_cast<size_t>(plan_.copies[edge_.first + i].part);
   }
 
-  // Fills `out` (message_bytes long). `snapshot(box)` is the first element of a box's source buffer, `sums` the
-  // boxes'.
+  // Fills `out` (message_bytes long; memory of the host where is_sums). `snapshot(box)` is the first element of a box's
+  // source buffer, `sums` the boxes'. What `work` does is done when it has finished.
   template <typename SnapshotOf>
-  void Pack(int64_t message, absl::Span<const std::byte> sums, SnapshotOf&& snapshot, absl::Span<std::byte> out) const {
+  void Pack(int64_t message, absl::Span<const std::byte> sums, SnapshotOf&& snapshot, absl::Span<std::byte> out,
+            BoxWork* work = OnCpu()) const {
     PackSums(message, sums, out);
     ForEachRange(message, [&](size_t box, int64_t first, int64_t at, int64_t bytes) {
-      PackRange(boxes_[box], first, snapshot(boxes_[box]), out.subspan(at, bytes));
+      work->Pack(Lower(boxes_[box], snapshot(boxes_[box]), nullptr), first, out.subspan(at, bytes));
     });
   }
 
   // Takes a message in: sums go to `wanted` (one per box), data to the destinations and its sums are added to `got`
-  // (one per copy of the edge). `destination(buffer)` is the first element of a destination buffer.
+  // (one per copy of the edge). `destination(buffer)` is the first element of a destination buffer. `work` as in Pack.
   template <typename DestinationOf>
   void Unpack(int64_t message, absl::Span<const std::byte> in, DestinationOf&& destination, absl::Span<uint64_t> wanted,
-              absl::Span<uint64_t> got) const {
+              absl::Span<uint64_t> got, BoxWork* work = OnCpu()) const {
     UnpackSums(message, in, wanted);
     ForEachRange(message, [&](size_t box, int64_t first, int64_t at, int64_t bytes) {
       for (size_t i = FirstCopyOf(box); i < edge_.count && BoxOf(i) == box; ++i) {
         const Copy& copy = plan_.copies[edge_.first + i];
-        got[i] += UnpackRange(copy, first, in.subspan(at, bytes), destination(copy.destination));
+        work->Unpack(Lower(copy, nullptr, destination(copy.destination)), first, in.subspan(at, bytes), &got[i]);
       }
     });
   }
@@ -80,8 +83,6 @@ class EdgeStream {
   size_t FirstCopyOf(size_t box) const;
   void PackSums(int64_t message, absl::Span<const std::byte> sums, absl::Span<std::byte> out) const;
   void UnpackSums(int64_t message, absl::Span<const std::byte> in, absl::Span<uint64_t> wanted) const;
-  static void PackRange(const Copy& box, int64_t first, const std::byte* source, absl::Span<std::byte> out);
-  static uint64_t UnpackRange(const Copy& copy, int64_t first, absl::Span<const std::byte> in, std::byte* destination);
 
   const Plan& plan_;
   const Edge edge_;

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "loader/box_work.h"
 #include "loader/held_edge.h"
 #include "loader/slot.h"
 #include "loader/transport/transport.h"
@@ -73,9 +74,11 @@ class Executor {
  public:
   // Keeps references. `edges` are all edges of this rank, in plan order. On a two-sided transport: kStagingTooSmall:
   // the cap holds no chunk for one edge; kInvalidOption: chunks or tags (stream_tags.h) do not fit the transport.
+  // `work` unpacks what comes in messages, and outlives the executor and the transport's messages.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const Manifest& manifest, const Plan& plan,
                                                           Transport* transport, std::vector<IncomingEdge> edges,
-                                                          uint64_t incarnation, const ExecutorOptions& options);
+                                                          uint64_t incarnation, const ExecutorOptions& options,
+                                                          BoxWork* work = OnCpu());
   virtual ~Executor() = default;
 
   struct Request {
@@ -101,8 +104,8 @@ class Executor {
   // it brought on two-sided ones. The transfer's status when it is over, then not to be called again: OK when every
   // byte landed and every sum agreed (and what others wait for was passed on). kVerificationFailed names the tensor,
   // both buffers and the publisher; kGenerationChanged; kPeerLost or kTransport, naming the publisher or the receiver
-  // that was to send (one that broke off is lost); kDeadline; or what `interrupted` said. On an error destinations hold
-  // a mixture, and nothing refers to them any more.
+  // that was to send (one that broke off is lost); kDeadline; what `work` failed by; or what `interrupted` said. On an
+  // error destinations hold a mixture, and nothing refers to them any more.
   virtual std::optional<absl::Status> Step(absl::Duration max_wait) = 0;
   // Instead of a transfer: tells those beside this rank in chains that it takes no part in a generation that they may
   // be waiting for.

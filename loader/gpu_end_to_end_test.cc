@@ -1,9 +1,11 @@
-// Whole jobs with buffers in GPU memory, on the checker of loader/testing/nccl_checker: what engines hold is compared
-// with the naive oracle, gaps and guards included, and the checker ends the process where a rule of CUDA is broken.
+// Whole jobs with buffers in GPU memory: what engines hold is compared with the naive oracle, gaps and guards included.
+// On the checker of loader/testing/nccl_checker, which ends the process where a rule of CUDA is broken, unless the
+// environment names the real libraries (tools/gpu_check.sh): then on as many GPUs as there are.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,7 +13,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "loader/gpu/gpu_options.h"
 #include "loader/slot.h"
+#include "loader/testing/checker_kernels/checker_kernels.h"
 #include "loader/testing/gpu_side.h"
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
@@ -35,19 +39,25 @@ using testing::OnMemory;
 using testing::Soon;
 using testing::TwoEngines;
 
-constexpr int kGpus = 8;
+const CudaRuntime& Cuda() { return **LoadCudaRuntime(GpuOptionsFromEnvironment().cuda_runtime); }
 
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
+int Gpus() {
+  int gpus = 0;
+  EXPECT_EQ(Cuda().cudaGetDeviceCount(&gpus), cuda::kSuccess);
+  return std::clamp(gpus, 1, 8);
+}
 
 void ExpectError(const absl::Status& status, ErrorCode code, const std::string& a = "", const std::string& b = "") {
   EXPECT_TRUE(HasCode(status, code)) << status;
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(a), HasSubstr(b)));
 }
 
-std::unique_ptr<Transport> OnNextGpu() {
-  static std::atomic<int> next{0};
+// Of the member that joins in this thread.
+thread_local int member_gpu = 0;
+
+std::unique_ptr<Transport> OnMembersGpu() {
   NcclOptions options;
-  options.gpu = next++;
+  options.gpu = member_gpu;
   auto transport = NewNcclTransport(options);
   EXPECT_TRUE(transport.ok()) << transport.status();
   return *std::move(transport);
@@ -76,7 +86,7 @@ class Gate {
   bool open_ = false;
 };
 
-// A job of which some buffers are on GPUs: the source's rank r on GPU r, the destination's on GPU 4 + r (modulo 8).
+// A job of which some buffers are on GPUs: the source's rank r on GPU r, the destination's on GPU 4 + r (modulo all).
 class GpuJob {
  public:
   using Chosen = std::function<bool(const Buffer&)>;
@@ -90,12 +100,14 @@ class GpuJob {
     for (const Buffer& b : manifest.source) ranks.insert(b.rank);
     source_ranks_.assign(ranks.begin(), ranks.end());
     job.place = [this](std::byte* host) { return source.Mirrors(host) ? source.Place(host) : live.Place(host); };
-    job.edit_publisher = [this](size_t i, PublisherOptions* options) { options->gpu = SourceGpu(source_ranks_[i]); };
-    job.edit_receiver = [this](size_t w, ReceiverOptions* options) { options->gpu = GpuOfWorker(w); };
+    job.edit_publisher = [this](size_t i, PublisherOptions* options) {
+      options->gpu = member_gpu = SourceGpu(source_ranks_[i]);
+    };
+    job.edit_receiver = [this](size_t w, ReceiverOptions* options) { options->gpu = member_gpu = GpuOfWorker(w); };
   }
 
-  static int SourceGpu(int64_t rank) { return static_cast<int>(rank % kGpus); }
-  static int LiveGpu(int64_t rank) { return static_cast<int>((4 + rank) % kGpus); }
+  static int SourceGpu(int64_t rank) { return static_cast<int>(rank % Gpus()); }
+  static int LiveGpu(int64_t rank) { return static_cast<int>((4 + rank) % Gpus()); }
   int GpuOfWorker(size_t worker) const { return LiveGpu(job.workers()[worker].rank); }
   cuda::Stream TrainerStream(size_t publisher) { return source.StreamOf(SourceGpu(source_ranks_[publisher])); }
 
@@ -110,8 +122,10 @@ class GpuJob {
   absl::Status Round(uint64_t generation) {
     HR_RETURN_IF_ERROR(Publish(generation));
     HR_RETURN_IF_ERROR(FirstError(job.Take(generation)));
-    return FirstError(
-        testing::ForAll(job.publishers(), [&](size_t i) { return job.publisher(i).AwaitCommit(generation, Soon()); }));
+    return FirstError(testing::ForAll(job.publishers(), [&](size_t i) {
+      HR_RETURN_IF_ERROR(job.publisher(i).AwaitCommit(generation, Soon()));
+      return job.publisher(i).AwaitRelease(generation, Soon());
+    }));
   }
   std::string Difference() {
     live.Download();
@@ -130,9 +144,8 @@ struct Way {
   std::function<std::unique_ptr<Transport>()> transport;
 };
 
-std::vector<Way> Ways() {
-  return {{"mapped", OnMemory(true)}, {"messages", OnMemory(false)}, {"nccl", [] { return OnNextGpu(); }}};
-}
+std::vector<Way> Ways() { return {{"mapped", OnMemory(true)}, {"messages", OnMemory(false)}, {"nccl", OnMembersGpu}}; }
+std::vector<Way> WaysOfMessages() { return {{"messages", OnMemory(false)}, {"nccl", OnMembersGpu}}; }
 
 // FP32 masters, fused, pitched, padded, transposed and tied buffers, and one that is kept.
 TEST(GpuEndToEndTest, TwoEnginesOverEveryTransport) {
@@ -155,6 +168,122 @@ TEST(GpuEndToEndTest, TwoEnginesOverEveryTransport) {
   }
 }
 
+// What is on a GPU stays there: packed out of the weights, unpacked into a second set of buffers or the live ones. One
+// publisher converts, by way of the host.
+TEST(GpuEndToEndTest, HeldAndUnpackedOnGpus) {
+  for (const Way& way : WaysOfMessages()) {
+    for (const auto& [first, second] : {std::pair{Shadow::kDevice, Shadow::kOff}, {Shadow::kHost, Shadow::kDevice}}) {
+      SCOPED_TRACE(way.name);
+      JobConfig config;
+      config.transport = way.transport;
+      config.holding = {1, 2};
+      config.shadow = {first, second};
+      GpuJob gpu(TwoEngines(), config);
+      ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+      for (uint64_t generation : {1, 2, 3, 7}) {
+        ASSERT_EQ(gpu.Round(generation), absl::OkStatus());
+        ASSERT_EQ(gpu.Difference(), "");
+      }
+      EXPECT_LE(gpu.job.publisher(1).stats().snapshot_bytes, 64);
+      EXPECT_LE(gpu.job.publisher(1).stats().peak_staging_bytes, config.staging_bytes);
+      EXPECT_GT(gpu.job.receiver(0).stats().shadow_bytes, 0);
+      EXPECT_LE(gpu.job.receiver(0).stats().peak_staging_bytes, config.staging_bytes);
+      EXPECT_EQ(gpu.job.Close(), absl::OkStatus());
+    }
+  }
+}
+
+// Until it is staged the engine serves what it had; a shadow on the GPU changes nothing of that.
+TEST(GpuEndToEndTest, AShadowOnTheGpuLeavesTheLiveBuffers) {
+  JobConfig config;
+  config.transport = OnMemory(false);
+  config.shadow = {Shadow::kDevice, Shadow::kDevice};
+  config.not_live = {{0, "qk"}, {1, "q"}};
+  GpuJob gpu(WholeManifest({{"a", {64, 24}, Dtype::kBF16}, {"b", {300}, Dtype::kF32}}), config);
+  ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+  ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+  ASSERT_EQ(gpu.Publish(2), absl::OkStatus());
+  ASSERT_EQ(gpu.job.AwaitAt(0, 2), absl::OkStatus());
+  ASSERT_EQ(gpu.job.receiver(0).Stage(2, gpu.job.ReceiverMemory(0)), absl::OkStatus());
+  EXPECT_EQ(gpu.Difference(), "");  // of generation 1
+  ASSERT_EQ(gpu.job.receiver(0).Commit(2), absl::OkStatus());
+  gpu.job.Expect(0, 2);
+  EXPECT_EQ(gpu.Difference(), "");
+}
+
+// In place the first live write is Stage's.
+TEST(GpuEndToEndTest, InPlaceTheFirstWriteWaitsForTheEnginesSteps) {
+  JobConfig config;
+  config.transport = OnMemory(false);
+  config.shadow = {Shadow::kOff};
+  config.transfer_timeout = absl::Seconds(4);  // of a transfer that takes milliseconds
+  GpuJob gpu(WholeManifest({{"a", {64, 24}, Dtype::kBF16}}), config);
+  ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+  ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+  ASSERT_EQ(gpu.Publish(2), absl::OkStatus());
+  ASSERT_EQ(gpu.job.AwaitAt(0, 2), absl::OkStatus());
+  const cuda::Stream steps = gpu.live.StreamOf(gpu.GpuOfWorker(0));
+  Gate step(steps);
+  ExpectError(gpu.job.receiver(0).Stage(2, gpu.job.ReceiverMemory(0), steps), ErrorCode::kDeadline, "GPU");
+  EXPECT_EQ(gpu.job.receiver(0).serving(), 1u);
+  step.Open();
+  EXPECT_EQ(gpu.Difference(), "");  // of generation 1
+  // That worker gave it up, which is over for the whole engine.
+  ASSERT_EQ(gpu.Round(3), absl::OkStatus());
+  EXPECT_EQ(gpu.Difference(), "");
+  // An engine's step that ends in time.
+  ASSERT_EQ(gpu.Publish(4), absl::OkStatus());
+  ASSERT_EQ(gpu.job.AwaitAt(0, 4), absl::OkStatus());
+  std::atomic<bool> ended = false;
+  const auto end = [](void* ended) {
+    absl::SleepFor(absl::Milliseconds(50));
+    static_cast<std::atomic<bool>*>(ended)->store(true);
+  };
+  ASSERT_EQ(Cuda().cudaLaunchHostFunc(steps, end, &ended), cuda::kSuccess);
+  ASSERT_EQ(gpu.job.receiver(0).Stage(4, gpu.job.ReceiverMemory(0), steps), absl::OkStatus());
+  EXPECT_TRUE(ended);
+  ASSERT_EQ(gpu.job.receiver(0).Commit(4, steps), absl::OkStatus());
+  gpu.job.Expect(0, 4);
+  EXPECT_EQ(gpu.Difference(), "");
+}
+
+// Replicas, strides with gaps, fills and aliases, all on GPUs, held where nothing is converted, into shadows on the GPU
+// and in place. Chunks end inside elements and runs.
+TEST(GpuEndToEndTest, RandomManifestsHeldOnGpus) {
+  const char* given = std::getenv("HEADRACE_TEST_SEED");
+  const uint64_t first = given == nullptr ? 0 : std::strtoull(given, nullptr, 10);
+  int held = 0;
+  for (uint64_t seed = first; seed < first + std::max(12, testing::Share(60)); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "HEADRACE_TEST_SEED=" << seed);
+    Random random(seed);
+    Manifest m = RandomManifest(random);
+    if (SourcesContradict(m)) continue;
+    if (seed % 2 == 0) testing::WidenSources(seed, &m);
+    std::map<int64_t, bool> converts;
+    for (const Buffer& b : m.source) converts[b.rank] |= b.convert_rne;
+    JobConfig config;
+    size_t publisher = 0;
+    for (const auto& [rank, convert] : converts) {
+      if (!convert) config.holding.insert(publisher);
+      ++publisher;
+    }
+    held += static_cast<int>(config.holding.size());
+    config.transport = seed % 3 == 0 ? OnMembersGpu : OnMemory(false);
+    config.chunk_bytes = seed % 4 == 0 ? 72 : 64;
+    config.staging_bytes = 64 << 10;
+    config.seed = seed;
+    config.shadow.assign(8, seed % 2 == 0 ? Shadow::kDevice : Shadow::kOff);
+    GpuJob gpu(m, config);
+    ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+    for (uint64_t generation : {1, 2}) {
+      ASSERT_EQ(gpu.Round(generation), absl::OkStatus());
+      ASSERT_EQ(gpu.Difference(), "");
+    }
+    ASSERT_EQ(gpu.job.Close(), absl::OkStatus());
+  }
+  EXPECT_GT(held, 0);
+}
+
 // Strides with gaps, holes, fills, aliases, shared storages, replicas, converted sources; some buffers on the host.
 TEST(GpuEndToEndTest, RandomManifests) {
   const char* given = std::getenv("HEADRACE_TEST_SEED");
@@ -168,7 +297,7 @@ TEST(GpuEndToEndTest, RandomManifests) {
     if (seed % 2 == 0) testing::WidenSources(seed, &m);
     for (const Buffer& b : m.source) converted += b.convert_rne;
     JobConfig config;
-    config.transport = seed % 5 == 4 ? OnNextGpu : OnMemory(seed % 2 == 0);
+    config.transport = seed % 5 == 4 ? OnMembersGpu : OnMemory(seed % 2 == 0);
     config.chunk_bytes = 64;
     config.seed = seed;
     GpuJob gpu(m, config, [&](const Buffer&) { return seed % 3 != 0 || random() % 2 == 0; });
@@ -288,15 +417,25 @@ TEST(GpuEndToEndTest, WhatCannotBeOnAGpu) {
         .status();
   };
   const absl::Status held = publish([](auto& options) { options.publishing = Publishing::kHold; });
-  ExpectError(held, ErrorCode::kInvalidOption, "\"b\"", "Publish by snapshot");
-  EXPECT_EQ(SubjectOf(held).buffer, "b");
-  ExpectError(publish([](auto& options) { options.gpu = 1; }), ErrorCode::kInvalidOption, "\"b\"", "GPU 1");
+  ExpectError(held, ErrorCode::kInvalidOption, "\"a\" is in host memory", "Publish by snapshot");
+  EXPECT_EQ(SubjectOf(held).buffer, "a");
+  if (Gpus() > 1) {
+    ExpectError(publish([](auto& options) { options.gpu = 1; }), ErrorCode::kInvalidOption, "\"b\"", "GPU 1");
+    ExpectError(receive(false, [](auto& options) { options.gpu = 0; }), ErrorCode::kInvalidOption, "\"b\"", "GPU 0");
+  }
   ExpectError(publish([](auto& options) { options.gpu = 99; }), ErrorCode::kInvalidOption, "GPU 99");
   const absl::Status off = receive(false, [](auto& options) { options.shadow = Shadow::kOff; });
-  ExpectError(off, ErrorCode::kInvalidOption, "\"b\"", "take a shadow");
-  EXPECT_EQ(SubjectOf(off).buffer, "b");
+  ExpectError(off, ErrorCode::kInvalidOption, "\"a\" is in host memory", "Take a shadow");
+  EXPECT_EQ(SubjectOf(off).buffer, "a");
+  ExpectError(receive(false, [](auto& options) { options.shadow = Shadow::kDevice; }), ErrorCode::kInvalidOption,
+              "\"a\" is in host memory", "Take a shadow");
+  ExpectError(receive(false,
+                      [](auto& options) {
+                        options.shadow = Shadow::kDevice;
+                        options.gpu.reset();
+                      }),
+              ErrorCode::kInvalidOption, "no GPU was named");
   ExpectError(receive(true, [](auto&) {}), ErrorCode::kInvalidOption, "\"b\"", "standby");
-  ExpectError(receive(false, [](auto& options) { options.gpu = 0; }), ErrorCode::kInvalidOption, "\"b\"", "GPU 0");
   // Restated memory is compared as ever.
   ASSERT_EQ(FirstError(job.Join()), absl::OkStatus());
   ASSERT_EQ(gpu.Publish(1), absl::OkStatus());
@@ -305,6 +444,40 @@ TEST(GpuEndToEndTest, WhatCannotBeOnAGpu) {
   moved["b"].data += 64;
   ExpectError(job.receiver(0).Stage(1, moved), ErrorCode::kDestinationMoved, "\"b\"");
   EXPECT_EQ(gpu.Difference(), "");
+}
+
+// Receivers map the host's memory alone.
+TEST(GpuEndToEndTest, WhatCannotBeOverATransportThatMaps) {
+  JobConfig config;
+  config.transport = OnMemory(true);
+  GpuJob gpu(WholeManifest({{"a", {4}, Dtype::kF32}}), config);
+  Job& job = gpu.job;
+  PublisherOptions publisher = job.OptionsOfPublisher(0);
+  publisher.gpu = 0;
+  publisher.publishing = Publishing::kHold;
+  ExpectError(Publisher::Join(publisher, job.PublisherPart(0), job.PublisherMemory(0), config.transport()).status(),
+              ErrorCode::kInvalidOption, "\"a\"", "over a transport of messages");
+  for (Shadow shadow : {Shadow::kDevice, Shadow::kOff}) {
+    ReceiverOptions receiver = job.OptionsOfReceiver(0);
+    receiver.gpu = gpu.GpuOfWorker(0);
+    receiver.shadow = shadow;
+    ExpectError(Receiver::Join(receiver, job.ReceiverPart(0), job.ReceiverMemory(0), config.transport()).status(),
+                ErrorCode::kInvalidOption, "\"a\"", "a transport of messages");
+  }
+}
+
+TEST(GpuEndToEndTest, WithoutKernels) {
+  JobConfig config;
+  config.transport = OnMemory(false);
+  config.shadow = {Shadow::kDevice};
+  config.holding = {0};
+  const std::string kernels = GpuOptionsFromEnvironment().kernels;
+  setenv("HEADRACE_CUDA_KERNELS", "/nonexistent/libheadrace_cuda.so", 1);
+  GpuJob gpu(WholeManifest({{"a", {4}, Dtype::kF32}}), config);
+  for (const absl::Status& joined : gpu.job.Join()) {
+    ExpectError(joined, ErrorCode::kTransport, "/nonexistent/libheadrace_cuda.so", "HEADRACE_CUDA_KERNELS");
+  }
+  setenv("HEADRACE_CUDA_KERNELS", kernels.c_str(), 1);
 }
 
 TEST(GpuEndToEndTest, AStreamWithoutAGpu) {
@@ -326,6 +499,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
   setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
   setenv("HEADRACE_NCCL", headrace::nccl_checker::kLibraryPath, 0);
+  setenv("HEADRACE_CUDA_KERNELS", headrace::nccl_checker::kKernelsPath, 0);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   return RUN_ALL_TESTS();
 }

@@ -12,8 +12,8 @@ constexpr absl::Duration kReconnectTimeout = absl::Seconds(5);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Outlet>> MessageOutlet::Create(Transport* transport, int64_t chunk_bytes,
-                                                              int64_t staging_bytes) {
-  HR_ASSIGN_OR_RETURN(auto sender, Sender::Create(transport, chunk_bytes, staging_bytes));
+                                                              int64_t staging_bytes, BoxWork* work) {
+  HR_ASSIGN_OR_RETURN(auto sender, Sender::Create(transport, chunk_bytes, staging_bytes, work));
   return std::unique_ptr<Outlet>(new MessageOutlet(transport, std::move(sender)));
 }
 

@@ -17,13 +17,14 @@ namespace headrace {
 
 class MessageOutlet : public Outlet {
  public:
-  // Keeps `transport`, which its thread alone uses for messages. Errors are those of Sender::Create.
+  // Keeps `transport`, which its thread alone uses for messages, and `work`, which packs. Errors are those of
+  // Sender::Create.
   static absl::StatusOr<std::unique_ptr<Outlet>> Create(Transport* transport, int64_t chunk_bytes,
-                                                        int64_t staging_bytes);
+                                                        int64_t staging_bytes, BoxWork* work = OnCpu());
 
   void Start(const Order& order) override;
   void Drop(std::optional<int> engine, std::optional<int> worker) override;
-  void Progress(absl::Duration max_wait) override { sender_->Progress(max_wait); }
+  absl::Status Progress(absl::Duration max_wait) override { return sender_->Progress(max_wait); }
   void Wake() override { transport_->Wake(); }
   size_t active() const override { return sender_->active(); }
   bool polled() const override { return true; }  // the transport wants to be

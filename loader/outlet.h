@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "loader/publisher_epoch.h"
 #include "loader/session/types.h"
@@ -33,8 +34,9 @@ class Outlet {
   virtual void Start(const Order& order) = 0;
   // Drops what the receivers of an engine (none: of all) ordered, or one worker of it.
   virtual void Drop(std::optional<int> engine, std::optional<int> worker) = 0;
-  // Goes on with what was ordered, for at most `max_wait`.
-  virtual void Progress(absl::Duration max_wait) = 0;
+  // Goes on with what was ordered, for at most `max_wait`. An error: the bytes cannot be read, and no more is handed
+  // over.
+  virtual absl::Status Progress(absl::Duration max_wait) = 0;
   // Lets the Progress that waits while nothing is under way, or else the next one that would, return. Any thread.
   virtual void Wake() = 0;
   // What is under way.

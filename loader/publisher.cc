@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "loader/gpu/gpu_box_work.h"
 #include "loader/gpu/gpu_memory.h"
 #include "loader/message_outlet.h"
 #include "loader/publisher_epoch.h"
@@ -23,11 +24,17 @@ namespace {
 
 constexpr absl::Duration kSettleTime = absl::Seconds(5);
 
+// A GPU's work on weights that are held in its memory; null where none are.
+struct GpuHolding {
+  std::unique_ptr<BoxWork> sums;   // of the threads that publish and that plan
+  std::unique_ptr<BoxWork> packs;  // of the thread that sends
+};
+
 // A trainer rank's, and an engine worker's as a source: the same session, of another rank.
 class PublisherImpl final : public Publisher, public Standby, private Member {
  public:
   PublisherImpl(const PublisherOptions& options, std::map<std::string, const std::byte*> memory, GpuMemory gpu_memory,
-                std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
+                GpuHolding gpu_holding, std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                 std::unique_ptr<ControlClient> client)
       : Member(
             options.job, std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); },
@@ -35,6 +42,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
         options_(options),
         memory_(std::move(memory)),
         gpu_memory_(std::move(gpu_memory)),
+        gpu_holding_(std::move(gpu_holding)),
         transport_(std::move(transport)),
         hold_(options.publishing == Publishing::kHold),
         standby_(self().is_standby()),
@@ -70,9 +78,11 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     HR_RETURN_IF_ERROR(AwaitSender(generation, *write_slot_, deadline));
     const absl::Time copying = absl::Now();
     // The epoch in which the slot was granted; another one that begins meanwhile sums anew.
-    const absl::StatusOr<std::vector<uint64_t>> sums =
-        writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
-                                IncarnationStamp(session().incarnation()), generation);
+    const absl::StatusOr<std::vector<uint64_t>> sums = [&] {
+      std::lock_guard<std::mutex> lock(sums_mutex_);
+      return writing_->writer->Write(slots_[*write_slot_]->bytes(), writing_->SumsOf(*write_slot_),
+                                     IncarnationStamp(session().incarnation()), generation);
+    }();
     if (!sums.ok()) {
       (void)AbandonSlot(generation);  // where the session is over too, this says more
       return sums.status();
@@ -290,18 +300,27 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       replica_sums = last ? last->replica_sums[slot] : std::vector<uint64_t>();
       summing_ = true;
     }
-    // What a standby holds was checked when its worker took it, and no sums were kept. It has no GPU that may fail.
-    const bool agrees = standby_ || last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot), replica_sums);
+    // What a standby holds was checked when its worker took it, and no sums were kept.
+    std::unique_lock<std::mutex> sums_lock(sums_mutex_);
+    absl::StatusOr<bool> agrees = true;
+    if (!standby_) agrees = last->writer->Agrees(slots_[slot]->bytes(), last->SumsOf(slot), replica_sums);
+    absl::StatusOr<std::vector<uint64_t>> sums = std::vector<uint64_t>();
     if (standby_) {
-      epoch->replica_sums[slot] = *epoch->writer->Write(slots_[slot]->bytes(), epoch->SumsOf(slot),
-                                                        IncarnationStamp(session().incarnation()), generation);
-    } else if (agrees) {
-      epoch->replica_sums[slot] = epoch->writer->SumAgain(slots_[slot]->bytes(), epoch->SumsOf(slot));
+      sums = epoch->writer->Write(slots_[slot]->bytes(), epoch->SumsOf(slot), IncarnationStamp(session().incarnation()),
+                                  generation);
+    } else if (agrees.ok() && *agrees) {
+      sums = epoch->writer->SumAgain(slots_[slot]->bytes(), epoch->SumsOf(slot));
     }
+    sums_lock.unlock();
+    const bool offered = agrees.ok() && *agrees && sums.ok();
+    if (offered) epoch->replica_sums[slot] = *std::move(sums);
     (void)Step([&](int64_t, MemberActions*) {
       summing_ = false;
-      return agrees ? absl::OkStatus() : publisher().DropSlot(slot);
+      return offered ? absl::OkStatus() : publisher().DropSlot(slot);
     });
+    // A GPU that cannot sum what it holds cannot send it either.
+    if (!agrees.ok()) Fail(agrees.status());
+    if (!sums.ok()) Fail(sums.status());
   }
 
   // Whoever reads another generation goes on.
@@ -343,12 +362,12 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     const int64_t rank = epoch->plan->SourceRank(options_.rank);
     HR_ASSIGN_OR_RETURN(const auto memory, MemoryOf(manifest, rank));
     HR_ASSIGN_OR_RETURN(epoch->replicas, epoch->plan->ReplicasOf(options_.rank));
-    std::set<int> on_gpu;
+    std::set<int> on_gpu;  // to be copied
     for (const auto& [index, first] : memory) {
-      if (gpu_memory_.has(manifest.source[index].name)) on_gpu.insert(index);
+      if (!hold_ && gpu_memory_.has(manifest.source[index].name)) on_gpu.insert(index);
     }
     epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_, on_gpu,
-                          gpu_memory_.copies.get());
+                          gpu_memory_.copies.get(), gpu_holding_.sums ? gpu_holding_.sums.get() : OnCpu());
     for (const auto& member : effect.start.members()) {
       epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
     }
@@ -393,7 +412,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
 
   void StartSending(std::unique_ptr<Outlet> outlet) {
     std::lock_guard<std::mutex> lock(mutex());
-    sending_ = std::make_unique<Sending>(std::move(outlet), [this] { Notify(); });
+    sending_ = std::make_unique<Sending>(
+        std::move(outlet), [this] { Notify(); }, [this](const absl::Status& failed) { Fail(failed); });
   }
 
   absl::Status PrepareMessages(uint64_t number, PublisherEpoch* epoch) {
@@ -404,7 +424,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     }
     if (sending_ != nullptr) return absl::OkStatus();
     HR_ASSIGN_OR_RETURN(auto outlet,
-                        MessageOutlet::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes));
+                        MessageOutlet::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes,
+                                              gpu_holding_.packs ? gpu_holding_.packs.get() : OnCpu()));
     StartSending(std::move(outlet));
     return absl::OkStatus();
   }
@@ -455,12 +476,15 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   const PublisherOptions options_;
   const std::map<std::string, const std::byte*> memory_;
   const GpuMemory gpu_memory_;
+  const GpuHolding gpu_holding_;
   std::unique_ptr<Sending> sending_;
   // Destroyed before the messages of the sending thread, which may be in flight.
   const std::unique_ptr<Transport> transport_;
   const bool hold_;
   const bool standby_;
   const bool maps_;
+  // Of what sums: the thread that plans an epoch which is over already may do so while another generation is written.
+  std::mutex sums_mutex_;
   std::mutex transport_mutex_;  // transports that map: between the thread that plans and the one that sends
   // Written by the thread that plans, under the lock.
   std::vector<std::unique_ptr<Region>> slots_;
@@ -482,6 +506,25 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   PublisherStats stats_;
 };
 
+// What cannot be with held buffers on a GPU.
+absl::Status CheckHeldOnGpu(const PublisherOptions& options, const std::vector<Buffer>& buffers,
+                            const GpuMemory& gpu_memory, const Transport& transport) {
+  for (const Buffer& b : buffers) {
+    const bool on_gpu = gpu_memory.has(b.name);
+    if (SpanElements(b) == 0 || (on_gpu && !transport.capabilities().map)) continue;
+    const std::string about = absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name, "\" is in ",
+                                           on_gpu ? absl::StrCat("the memory of GPU ", *options.gpu) : "host memory");
+    return About(
+        Error(ErrorCode::kInvalidOption,
+              on_gpu ? absl::StrCat(about, ", which receivers cannot read over the transport ", transport.name(),
+                                    ": it cannot be held. Publish by snapshot, or over a transport of messages")
+                     : absl::StrCat(about, " and \"", *gpu_memory.buffers.begin(), "\" in that of GPU ", *options.gpu,
+                                    ": what is held is all in one of them. Publish by snapshot")),
+        {.buffer = b.name, .rank = b.rank});
+  }
+  return absl::OkStatus();
+}
+
 // Joins, and waits for its first epoch unless it is a standby.
 absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOptions& options, const Manifest& part,
                                                              std::map<std::string, const std::byte*> memory,
@@ -501,20 +544,19 @@ absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOpti
                  {.buffer = b.name, .rank = b.rank});
   }
   HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.source, memory));
-  for (const Buffer& b : part.source) {
-    if (!layout.hold() || !gpu_memory.has(b.name)) continue;
-    return About(
-        Error(ErrorCode::kInvalidOption, absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name,
-                                                      "\" is in the memory of GPU ", *options.gpu,
-                                                      ", which receivers cannot read: it cannot be held. Publish by "
-                                                      "snapshot")),
-        {.buffer = b.name, .rank = b.rank});
+  GpuHolding gpu_holding;
+  if (layout.hold() && !gpu_memory.buffers.empty()) {
+    HR_RETURN_IF_ERROR(CheckHeldOnGpu(options, part.source, gpu_memory, *transport));
+    HR_ASSIGN_OR_RETURN(gpu_holding.sums, GpuBoxWork::WithoutChunks(*options.gpu));
+    HR_ASSIGN_OR_RETURN(gpu_holding.packs,
+                        GpuBoxWork::Create(*options.gpu, *transport, options.chunk_bytes, options.staging_bytes));
   }
   HR_ASSIGN_OR_RETURN(auto client, Member::Connect(options.job, absl::Now() + options.job.connect_timeout));
   auto session = std::make_unique<PublisherSession>(
       Member::SessionOptions(options.job, MemberKey::Publisher(options.rank), std::move(layout)));
-  auto publisher = std::make_unique<PublisherImpl>(options, std::move(memory), std::move(gpu_memory),
-                                                   std::move(transport), std::move(session), std::move(client));
+  auto publisher =
+      std::make_unique<PublisherImpl>(options, std::move(memory), std::move(gpu_memory), std::move(gpu_holding),
+                                      std::move(transport), std::move(session), std::move(client));
   HR_RETURN_IF_ERROR(publisher->Start());
   return publisher;
 }

@@ -13,8 +13,10 @@
 // kHold: nothing is copied, so no memory is taken. Publish makes the sums alone, and receivers read the weights
 // themselves, which must not change from Publish until AwaitRelease returned.
 //
-// Buffers may lie in the memory of one GPU (`gpu`), by kSnapshot alone: Publish waits for what was enqueued on the
-// trainer's stream before, copies them into the slot, which is host memory, and returns when that is done.
+// Buffers may lie in the memory of one GPU (`gpu`): Publish waits for what was enqueued on the trainer's stream before.
+// By kSnapshot it copies them into the slot, which is host memory, and returns when that is done. By kHold, over
+// transports of messages, the GPU sums them, and packs what is sent out of them, into its own memory where messages may
+// be there (nccl), else into pinned memory; then all buffers are on the GPU, or none.
 //
 // Thread rules: Publish, AwaitRelease, Close and the destructor from one thread at a time; the rest from any. The
 // source memory must outlive the publisher and must not change during Publish.

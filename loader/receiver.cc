@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "loader/epoch_plan.h"
 #include "loader/executor.h"
+#include "loader/gpu/gpu_box_work.h"
+#include "loader/gpu/gpu_copies.h"
 #include "loader/gpu/gpu_memory.h"
 #include "loader/incoming.h"
 #include "loader/shadow.h"
@@ -28,6 +30,7 @@ struct ReceiverEpoch {
   std::optional<CommitBoxes> commit_boxes;
   // By index in manifest.destination: live buffers of the host, those on the GPU, and the shadow of both.
   std::map<int, std::byte*> live, on_gpu, shadow;
+  GpuCopies::Uploaded commit_on_gpu;  // kDevice
 
   // Of the thread that stages.
   std::vector<int> publisher_of_edge;
@@ -35,10 +38,16 @@ struct ReceiverEpoch {
   std::unique_ptr<Executor> executor;  // none before the first generation of the epoch
 };
 
+// A GPU's work where bytes are streamed into its memory; all null where they are not.
+struct GpuUnpacking {
+  std::unique_ptr<BoxWork> work;
+  std::unique_ptr<GpuCopies> commits;  // kDevice
+};
+
 class ReceiverImpl final : public Receiver, private Member {
  public:
   ReceiverImpl(const ReceiverOptions& options, std::map<std::string, BufferMemory> memory, GpuMemory gpu_memory,
-               std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
+               GpuUnpacking gpu_unpacking, std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                std::unique_ptr<ControlClient> client)
       : Member(
             options.job, std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); },
@@ -46,6 +55,7 @@ class ReceiverImpl final : public Receiver, private Member {
         options_(options),
         memory_(std::move(memory)),
         gpu_memory_(std::move(gpu_memory)),
+        gpu_unpacking_(std::move(gpu_unpacking)),
         transport_(std::move(transport)),
         incoming_(transport_.get()) {}
 
@@ -120,15 +130,16 @@ class ReceiverImpl final : public Receiver, private Member {
     }
   }
 
-  absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) override {
+  absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory,
+                     cuda::Stream stream) override {
     const bool in_place = options_.shadow == Shadow::kOff;
-    const absl::Status moved = CheckMemory(memory);
     const absl::Time deadline = absl::Now() + options_.transfer_timeout;
-    HR_RETURN_IF_ERROR(BeginStage(generation, /*touches_live=*/in_place && moved.ok(), deadline));
-    if (standby_ != nullptr && moved.ok() && StageWritesMemory()) standby_->TakeBack();
+    absl::Status verdict = CheckMemory(memory);
+    if (verdict.ok() && in_place) verdict = AwaitStream(gpu_memory_, stream, deadline);
+    HR_RETURN_IF_ERROR(BeginStage(generation, /*touches_live=*/in_place && verdict.ok(), deadline));
+    if (standby_ != nullptr && verdict.ok() && StageWritesMemory()) standby_->TakeBack();
+    if (!verdict.ok()) DeclineTransfer(generation);
     TransferStats transfer;
-    absl::Status verdict = moved;
-    if (!moved.ok()) DeclineTransfer(generation);
     absl::Time voted;
     for (bool over = false; !over;) {
       Attempt attempt;
@@ -136,7 +147,7 @@ class ReceiverImpl final : public Receiver, private Member {
       if (verdict.ok()) {
         transfer = {};
         verdict = Transfer(generation, deadline, attempt, &transfer);
-        if (verdict.ok() && in_place) attempt.epoch->commit_boxes->Fill(attempt.epoch->live);
+        if (verdict.ok() && in_place) verdict = FillLive(*attempt.epoch);
         // A membership that changed ends what it interrupted; the next epoch may have all bytes.
         if (!verdict.ok() && AwaitNextEpoch(generation, *attempt.epoch, verdict, deadline)) {
           verdict = absl::OkStatus();
@@ -181,14 +192,9 @@ class ReceiverImpl final : public Receiver, private Member {
     }));
     if (standby_ != nullptr) standby_->TakeBack();
     const absl::Time begin = absl::Now();
-    if (options_.shadow == Shadow::kHost) epoch->commit_boxes->CopyAndFill(epoch->shadow, epoch->live);
-    if (!epoch->on_gpu.empty()) {
-      const absl::Status copied =
-          epoch->commit_boxes->CopyAndFill(epoch->shadow, epoch->on_gpu, gpu_memory_.copies.get());
-      if (!copied.ok()) {
-        Abandon(copied);
-        return copied;
-      }
+    if (const absl::Status copied = CopyToLive(*epoch); !copied.ok()) {
+      Abandon(copied);
+      return copied;
     }
     std::lock_guard<std::mutex> lock(mutex());
     stats_.commit_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
@@ -324,21 +330,17 @@ class ReceiverImpl final : public Receiver, private Member {
       (gpu_memory_.has(b.name) ? epoch->on_gpu : epoch->live)[static_cast<int>(i)] = memory_.at(b.name).data;
     }
     epoch->commit_boxes.emplace(manifest, epoch->plan.plan(), rank);
-    if (options_.shadow == Shadow::kHost) {
-      if (shadow_ == nullptr) {
-        std::map<int, std::byte*> unserved;
-        for (const auto& [index, data] : epoch->live) {
-          if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
-        }
-        HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
-        if (!epoch->on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow_->memory());
-        for (const auto& [index, data] : shadow_->buffers()) shadow_of_[manifest.destination[index].name] = data;
-      }
+    if (options_.shadow != Shadow::kOff) {
+      if (shadow_ == nullptr) HR_RETURN_IF_ERROR(MakeShadow(*epoch));
       for (const auto* buffers : {&epoch->live, &epoch->on_gpu}) {
         for (const auto& [index, data] : *buffers) {
           epoch->shadow[index] = shadow_of_.at(manifest.destination[index].name);
         }
       }
+    }
+    if (options_.shadow == Shadow::kDevice) {
+      HR_ASSIGN_OR_RETURN(epoch->commit_on_gpu, gpu_unpacking_.commits->Upload(
+                                                    epoch->commit_boxes->CopiesOnGpu(epoch->shadow, epoch->on_gpu)));
     }
     std::lock_guard<std::mutex> lock(mutex());
     stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
@@ -349,6 +351,46 @@ class ReceiverImpl final : public Receiver, private Member {
       for (size_t i = 0; i < edge.count; ++i) stats_.needed_bytes += epoch->plan.plan().copies[edge.first + i].bytes();
     }
     return epoch;
+  }
+
+  absl::Status MakeShadow(const ReceiverEpoch& epoch) {
+    const Manifest& manifest = epoch.plan.manifest();
+    const int64_t rank = epoch.plan.DestinationRank(self());
+    const bool on_gpu = options_.shadow == Shadow::kDevice;
+    std::map<int, std::byte*> unserved;
+    for (const auto& [index, data] : on_gpu ? epoch.on_gpu : epoch.live) {
+      if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
+    }
+    if (on_gpu) {
+      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::AllocateOnGpu(manifest, rank, unserved, gpu_unpacking_.commits->cuda(),
+                                                               *options_.gpu));
+    } else {
+      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
+      if (!epoch.on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow_->memory());
+    }
+    for (const auto& [index, data] : shadow_->buffers()) shadow_of_[manifest.destination[index].name] = data;
+    return absl::OkStatus();
+  }
+
+  // What a generation that was streamed into the live buffers lacks.
+  absl::Status FillLive(const ReceiverEpoch& epoch) {
+    epoch.commit_boxes->Fill(epoch.live);
+    return epoch.on_gpu.empty() ? absl::OkStatus() : epoch.commit_boxes->Fill(epoch.on_gpu, gpu_memory_.copies.get());
+  }
+
+  absl::Status CopyToLive(const ReceiverEpoch& epoch) {
+    switch (options_.shadow) {
+      case Shadow::kOff:
+        return absl::OkStatus();
+      case Shadow::kDevice:
+        HR_RETURN_IF_ERROR(gpu_unpacking_.commits->Run(epoch.commit_on_gpu));
+        return epoch.commit_boxes->Fill(epoch.on_gpu, gpu_memory_.copies.get());
+      case Shadow::kHost:
+        break;
+    }
+    epoch.commit_boxes->CopyAndFill(epoch.shadow, epoch.live);
+    if (epoch.on_gpu.empty()) return absl::OkStatus();
+    return epoch.commit_boxes->CopyAndFill(epoch.shadow, epoch.on_gpu, gpu_memory_.copies.get());
   }
 
   bool IsReady(const ReceiverEpoch& epoch) const {
@@ -373,7 +415,8 @@ class ReceiverImpl final : public Receiver, private Member {
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
     HR_ASSIGN_OR_RETURN(epoch.executor,
                         Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
-                                         IncarnationStamp(session().incarnation()), executor));
+                                         IncarnationStamp(session().incarnation()), executor,
+                                         gpu_unpacking_.work == nullptr ? OnCpu() : gpu_unpacking_.work.get()));
     return absl::OkStatus();
   }
 
@@ -448,7 +491,8 @@ class ReceiverImpl final : public Receiver, private Member {
     Executor::Request request;
     request.generation = generation;
     for (int publisher : epoch.publisher_of_edge) request.slot_of_edge.push_back(attempt.announced.slots.at(publisher));
-    request.destination = options_.shadow == Shadow::kOff ? epoch.live : epoch.shadow;
+    request.destination = epoch.shadow;
+    if (options_.shadow == Shadow::kOff) request.destination = gpu_unpacking_.work ? epoch.on_gpu : epoch.live;
     for (const MemberKey& absent : attempt.announced.absent) {
       request.absent.insert(epoch.plan.DestinationRank(absent));
     }
@@ -540,6 +584,7 @@ class ReceiverImpl final : public Receiver, private Member {
   const ReceiverOptions options_;
   const std::map<std::string, BufferMemory> memory_;
   const GpuMemory gpu_memory_;
+  const GpuUnpacking gpu_unpacking_;
   const std::unique_ptr<Transport> transport_;
   std::optional<uint64_t> applied_;  // and not committed
   // Of the thread that plans.
@@ -599,18 +644,50 @@ absl::Status CheckDeclared(const ReceiverOptions& options, const Manifest& part,
   return absl::OkStatus();
 }
 
-// What cannot be with buffers on a GPU.
-absl::Status CheckGpuMemory(const ReceiverOptions& options, const GpuMemory& gpu_memory, bool standby) {
-  if (gpu_memory.buffers.empty() || (options.shadow == Shadow::kHost && !standby)) return absl::OkStatus();
-  const std::string& buffer = *gpu_memory.buffers.begin();
-  const std::string about = absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", buffer,
-                                         "\" is in the memory of GPU ", *options.gpu, ", which ");
-  return About(
-      Error(ErrorCode::kInvalidOption,
-            options.shadow == Shadow::kOff
-                ? absl::StrCat(about, "publishers' bytes cannot be streamed into: take a shadow in host memory")
-                : absl::StrCat(about, "other engines cannot read: it can be no standby. Join without one")),
-      {.buffer = buffer, .rank = options.worker});
+// What cannot be with buffers on a GPU, or a shadow there.
+absl::Status CheckGpuMemory(const ReceiverOptions& options, const std::vector<Buffer>& buffers,
+                            const GpuMemory& gpu_memory, const Transport& transport, bool standby) {
+  const std::string worker = absl::StrCat("engine ", options.engine, " worker ", options.worker);
+  const auto refuse = [&](const Buffer& b, const std::string& why) {
+    return About(
+        Error(ErrorCode::kInvalidOption,
+              absl::StrCat(worker, ", buffer \"", b.name, "\" is in ",
+                           gpu_memory.has(b.name) ? absl::StrCat("the memory of GPU ", *options.gpu) : "host memory",
+                           why)),
+        {.buffer = b.name, .rank = options.worker});
+  };
+  if (options.shadow == Shadow::kDevice && !options.gpu.has_value()) {
+    return Error(ErrorCode::kInvalidOption, absl::StrCat(worker, ": a shadow on a GPU, and no GPU was named: name it"));
+  }
+  const bool streams =
+      options.shadow == Shadow::kDevice || (options.shadow == Shadow::kOff && !gpu_memory.buffers.empty());
+  for (const Buffer& b : buffers) {
+    const bool on_gpu = gpu_memory.has(b.name);
+    if (SpanElements(b) == 0) continue;
+    if (on_gpu && standby)
+      return refuse(b, ", which other engines cannot read: it can be no standby. Join without one");
+    if (!streams) continue;
+    if (!on_gpu)
+      return refuse(b, ": bytes are streamed into a GPU for all buffers or for none. Take a shadow in host memory");
+    if (transport.capabilities().map) {
+      return refuse(b, absl::StrCat(", into which the transport ", transport.name(), " streams nothing: take a shadow ",
+                                    "in host memory, or a transport of messages"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GpuUnpacking> MakeGpuUnpacking(const ReceiverOptions& options, const GpuMemory& gpu_memory,
+                                              const Transport& transport) {
+  GpuUnpacking unpacking;
+  if (options.shadow == Shadow::kHost) return unpacking;
+  if (options.shadow == Shadow::kOff && gpu_memory.buffers.empty()) return unpacking;
+  HR_ASSIGN_OR_RETURN(unpacking.work,
+                      GpuBoxWork::Create(*options.gpu, transport, options.chunk_bytes, options.staging_bytes));
+  if (options.shadow == Shadow::kDevice) {
+    HR_ASSIGN_OR_RETURN(unpacking.commits, GpuCopies::Create(*options.gpu));
+  }
+  return unpacking;
 }
 
 }  // namespace
@@ -623,7 +700,8 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
   std::map<std::string, const std::byte*> first;
   for (const auto& [name, buffer] : memory) first[name] = buffer.data;
   HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.destination, first));
-  HR_RETURN_IF_ERROR(CheckGpuMemory(options, gpu_memory, standby != nullptr));
+  HR_RETURN_IF_ERROR(CheckGpuMemory(options, part.destination, gpu_memory, *transport, standby != nullptr));
+  HR_ASSIGN_OR_RETURN(GpuUnpacking gpu_unpacking, MakeGpuUnpacking(options, gpu_memory, *transport));
   proto::Layout layout;
   layout.set_manifest_fragment(EncodeFragment(part));
   layout.set_transport(std::string(transport->name()));
@@ -635,8 +713,9 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
       Member::SessionOptions(options.job, MemberKey::Receiver(options.engine, options.worker), std::move(layout),
                              options.workers),
       options.carried);
-  auto receiver = std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(gpu_memory),
-                                                 std::move(transport), std::move(session), std::move(client));
+  auto receiver =
+      std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(gpu_memory), std::move(gpu_unpacking),
+                                     std::move(transport), std::move(session), std::move(client));
   HR_RETURN_IF_ERROR(receiver->Start());
   if (standby != nullptr) HR_RETURN_IF_ERROR(receiver->StandBy(part, std::move(standby)));
   return receiver;

@@ -44,8 +44,9 @@ namespace headrace {
 
 // Where a generation lands before it is committed.
 enum class Shadow {
-  kHost,  // a second set of buffers in host memory
-  kOff,   // in_place: the live buffers
+  kHost,    // a second set of buffers in host memory
+  kDevice,  // a second set in the memory of the GPU where the live buffers are
+  kOff,     // in_place: the live buffers
 };
 
 struct ReceiverOptions {
@@ -96,8 +97,9 @@ class Receiver {
   //   standby: another endpoint; where it is given, engines that come when no trainer is left may read this worker's
   //     live buffers (loader/standby.h) while they do not change.
   // Errors: as Publisher::Join; kOutOfMemory for the shadow; kDestinationMoved when `memory` is not what `part` says,
-  // aliases and storages that lie apart included. kInvalidOption: memory of a GPU without a shadow or with `standby`,
-  // or of another GPU than the options name; kTransport: no CUDA runtime for the one that they name.
+  // aliases and storages that lie apart included. kInvalidOption: memory of a GPU with `standby`, or of another GPU
+  // than the options name; kDevice, or kOff with memory of a GPU, where some buffers are the host's or the transport
+  // maps. kTransport: no CUDA runtime for the GPU that they name, or no kernels where it unpacks.
   static absl::StatusOr<std::unique_ptr<Receiver>> Join(const ReceiverOptions& options, const Manifest& part,
                                                         std::map<std::string, BufferMemory> memory,
                                                         std::unique_ptr<Transport> transport,
@@ -115,7 +117,13 @@ class Receiver {
   // publishers hold different bytes of it, named with the tensors; nothing was written. kPeerLost, kAborted: the
   // membership changed since NextGeneration, and the generation is offered no more. kInvalidOption: not the
   // generation that NextGeneration returned. Afterwards serving() says what may be served.
-  virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) = 0;
+  // kOff with buffers on a GPU: it waits first for all that was enqueued on `stream`, as Apply does; where that does
+  // not end, this worker gives the generation up. With a shadow no stream is looked at.
+  virtual absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory,
+                             cuda::Stream stream) = 0;
+  absl::Status Stage(uint64_t generation, const std::map<std::string, BufferMemory>& memory) {
+    return Stage(generation, memory, nullptr);
+  }
 
   // The engine is paused: writes the staged generation to the live buffers. From its start until Commit returned OK the
   // worker serves nothing; a session that ends meanwhile leaves it poisoned.

@@ -105,14 +105,15 @@ bool RingOutlet::Pack(Active* active) {
   return packed;
 }
 
-void RingOutlet::Progress(absl::Duration max_wait) {
+absl::Status RingOutlet::Progress(absl::Duration max_wait) {
   bool packed = false;
   for (auto& active : active_) packed |= Pack(active.get());
   std::erase_if(active_, [](const auto& active) { return active->over(); });
-  if (packed || active_.empty()) return;
+  if (packed || active_.empty()) return absl::OkStatus();
   // Any of them may go on first: waits for one, and looks at all soon.
   (void)active_.front()->ring->Acquire({absl::Now() + max_wait, nullptr});
   std::rotate(active_.begin(), active_.begin() + 1, active_.end());
+  return absl::OkStatus();
 }
 
 }  // namespace headrace

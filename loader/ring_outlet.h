@@ -28,7 +28,7 @@ class RingOutlet : public Outlet {
 
   void Start(const Order& order) override;
   void Drop(std::optional<int> engine, std::optional<int> worker) override;
-  void Progress(absl::Duration max_wait) override;
+  absl::Status Progress(absl::Duration max_wait) override;
   void Wake() override {}  // it waits only for what is under way
   size_t active() const override { return active_.size(); }
   bool polled() const override { return false; }

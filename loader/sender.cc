@@ -8,21 +8,21 @@
 
 namespace headrace {
 
-absl::StatusOr<std::unique_ptr<Sender>> Sender::Create(Transport* transport, int64_t chunk_bytes,
-                                                       int64_t staging_bytes) {
+absl::StatusOr<std::unique_ptr<Sender>> Sender::Create(Transport* transport, int64_t chunk_bytes, int64_t staging_bytes,
+                                                       BoxWork* work) {
   HR_RETURN_IF_ERROR(CheckStaging(*transport, chunk_bytes, staging_bytes));
-  return std::unique_ptr<Sender>(new Sender(transport, chunk_bytes, staging_bytes));
+  return std::unique_ptr<Sender>(new Sender(transport, chunk_bytes, staging_bytes, work));
 }
 
 void Sender::Start(PeerId peer, const EdgeStream* stream, SourceOf source, int slot, absl::Span<const std::byte> sums,
                    uint64_t tag) {
   edges_.push_back(std::make_unique<Active>(Active{peer, stream, std::move(source), slot, sums, tag}));
   Active* const edge = edges_.back().get();
-  auto signal = std::make_unique<std::byte[]>(1);
+  Chunk signal = NewHostChunk(1);
   absl::StatusOr<OpId> op = transport_->Receive(peer, tag, absl::MakeSpan(signal.get(), 1));
   if (!op.ok()) return Fail(edge);
   ++edge->in_flight;
-  pending_.emplace(*op, std::make_pair(edge, std::move(signal)));
+  pending_.emplace(*op, Message{edge, 0, std::move(signal), Kind::kSignal});
 }
 
 void Sender::Fail(Active* edge) {
@@ -58,35 +58,72 @@ bool Sender::Reads(int slot) const {
                      [&](const auto& e) { return e->slot == slot && !e->dropped && e->next < e->stream->messages(); });
 }
 
-void Sender::Post() {
-  // One message an edge a turn, as long as there are chunks: no receiver waits for another one's whole edge.
-  for (bool posted = true; posted;) {
-    posted = false;
+// One message an edge a turn, as long as there are chunks: no receiver waits for another one's whole edge.
+absl::Status Sender::Post() {
+  std::vector<Message> packed;
+  do {
+    packed.clear();
+    absl::Status status;
     for (auto& edge : edges_) {
       if (!edge->ready || edge->dropped || edge->next == edge->stream->messages()) continue;
-      if (free_.empty()) {
-        if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) return;
-        free_.push_back(std::make_unique<std::byte[]>(chunk_bytes_));
-        allocated_bytes_ += chunk_bytes_;
-        peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
-      }
-      std::unique_ptr<std::byte[]> chunk = std::move(free_.back());
-      free_.pop_back();
-      const int64_t bytes = edge->stream->message_bytes(edge->next);
-      const absl::Span<std::byte> message(chunk.get(), bytes);
-      edge->stream->Pack(edge->next, edge->sums, edge->source, message);
-      absl::StatusOr<OpId> op = transport_->Send(edge->peer, edge->tag, message);
-      if (!op.ok()) {
-        Fail(edge.get());
-        free_.push_back(std::move(chunk));
-        continue;
-      }
-      ++edge->next;
-      ++edge->in_flight;
-      pending_.emplace(*op, std::make_pair(edge.get(), std::move(chunk)));
-      posted = true;
+      if (status.ok()) status = PackNext(edge.get(), &packed);
     }
+    const absl::Status finished = work_->Finish();
+    if (status.ok()) status = finished;
+    for (Message& message : packed) {
+      if (status.ok()) {
+        Send(std::move(message));
+      } else {
+        GiveBack(std::move(message));
+      }
+    }
+    HR_RETURN_IF_ERROR(status);
+  } while (!packed.empty());
+  return absl::OkStatus();
+}
+
+// Unless no chunk is left.
+absl::Status Sender::PackNext(Active* edge, std::vector<Message>* packed) {
+  Message message{edge, edge->stream->message_bytes(edge->next), nullptr, Kind::kData};
+  if (edge->stream->is_sums(edge->next)) message.kind = Kind::kSums;
+  if (message.kind == Kind::kData && !free_.empty()) {
+    message.chunk = std::move(free_.back());
+    free_.pop_back();
+  } else {
+    if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) {
+      if (free_.empty()) return absl::OkStatus();
+      free_.pop_back();
+      allocated_bytes_ -= chunk_bytes_;
+    }
+    if (message.kind == Kind::kSums) {
+      message.chunk = NewHostChunk(chunk_bytes_);
+    } else {
+      HR_ASSIGN_OR_RETURN(message.chunk, work_->NewChunk(chunk_bytes_));
+    }
+    allocated_bytes_ += chunk_bytes_;
+    peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
   }
+  edge->stream->Pack(edge->next, edge->sums, edge->source, absl::MakeSpan(message.chunk.get(), message.bytes), work_);
+  packed->push_back(std::move(message));
+  return absl::OkStatus();
+}
+
+void Sender::Send(Message message) {
+  Active* const edge = message.edge;
+  absl::StatusOr<OpId> op =
+      transport_->Send(edge->peer, edge->tag, absl::MakeConstSpan(message.chunk.get(), message.bytes));
+  if (!op.ok()) {
+    Fail(edge);
+    return GiveBack(std::move(message));
+  }
+  ++edge->next;
+  ++edge->in_flight;
+  pending_.emplace(*op, std::move(message));
+}
+
+void Sender::GiveBack(Message message) {
+  if (message.kind == Kind::kData) free_.push_back(std::move(message.chunk));
+  if (message.kind == Kind::kSums) allocated_bytes_ -= chunk_bytes_;
 }
 
 void Sender::Collect(absl::Duration max_wait) {
@@ -95,19 +132,21 @@ void Sender::Collect(absl::Duration max_wait) {
   for (const Completion& c : completions) {
     auto it = pending_.find(c.op);
     if (it == pending_.end()) continue;
-    auto [edge, chunk] = std::move(it->second);
+    Message message = std::move(it->second);
     pending_.erase(it);
-    --edge->in_flight;
-    if (!c.status.ok()) Fail(edge);
-    // The first operation of an edge is the receiver's signal, in a byte of its own.
-    if (std::exchange(edge->ready, true)) free_.push_back(std::move(chunk));
+    --message.edge->in_flight;
+    if (!c.status.ok()) Fail(message.edge);
+    // The receiver's signal is the first operation of an edge.
+    message.edge->ready = true;
+    GiveBack(std::move(message));
   }
   Forget();
 }
 
-void Sender::Progress(absl::Duration max_wait) {
-  Post();
+absl::Status Sender::Progress(absl::Duration max_wait) {
+  HR_RETURN_IF_ERROR(Post());
   Collect(max_wait);
+  return absl::OkStatus();
 }
 
 }  // namespace headrace

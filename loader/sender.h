@@ -11,8 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "loader/box_work.h"
 #include "loader/edge_stream.h"
 #include "loader/slot.h"
 #include "loader/transport/transport.h"
@@ -23,8 +25,9 @@ namespace headrace {
 class Sender {
  public:
   // `staging_bytes` caps the packed chunks in flight, over all edges. kStagingTooSmall: it holds no chunk; names both.
+  // `work` packs, and outlives this and the transport's messages.
   static absl::StatusOr<std::unique_ptr<Sender>> Create(Transport* transport, int64_t chunk_bytes,
-                                                        int64_t staging_bytes);
+                                                        int64_t staging_bytes, BoxWork* work = OnCpu());
 
   // Sends an edge's messages under `tag` (stream_tags.h), which are in slot `slot`, at `source`, and stay leased until
   // the receiver released them, as soon as the receiver says that it is ready (stream_signal.h); `sums` are the edge's.
@@ -38,8 +41,9 @@ class Sender {
   bool TakeFailure(PeerId peer) { return failed_.erase(peer) > 0; }
 
   // Posts what fits and polls for at most `max_wait`. A failed send ends that edge; the receiver's own receives fail or
-  // run into their deadline, and the session learns of a dead peer, so there is nothing to report here.
-  void Progress(absl::Duration max_wait);
+  // run into their deadline, and the session learns of a dead peer, so there is nothing to report here. An error: the
+  // bytes could not be packed, and no more are sent.
+  absl::Status Progress(absl::Duration max_wait);
   // Whether an edge has bytes of this slot to pack.
   bool Reads(int slot) const;
   // Edges that are not sent completely.
@@ -60,10 +64,21 @@ class Sender {
     bool dropped = false;
   };
 
-  Sender(Transport* transport, int64_t chunk_bytes, int64_t staging_bytes)
-      : transport_(transport), chunk_bytes_(chunk_bytes), staging_bytes_(staging_bytes) {}
+  enum class Kind { kSignal, kSums, kData };
+  struct Message {
+    Active* edge;
+    int64_t bytes;
+    Chunk chunk;
+    Kind kind;
+  };
 
-  void Post();
+  Sender(Transport* transport, int64_t chunk_bytes, int64_t staging_bytes, BoxWork* work)
+      : transport_(transport), chunk_bytes_(chunk_bytes), staging_bytes_(staging_bytes), work_(work) {}
+
+  absl::Status Post();
+  absl::Status PackNext(Active* edge, std::vector<Message>* packed);
+  void Send(Message message);
+  void GiveBack(Message message);
   void Fail(Active* edge);
   void Collect(absl::Duration max_wait);
   void Forget();
@@ -72,11 +87,12 @@ class Sender {
   const int64_t chunk_bytes_;
   const int64_t staging_bytes_;
   std::deque<std::unique_ptr<Active>> edges_;  // round robin
-  std::vector<std::unique_ptr<std::byte[]>> free_;
+  BoxWork* const work_;
+  std::vector<Chunk> free_;  // of data
   std::set<PeerId> failed_;
   int64_t allocated_bytes_ = 0;
   int64_t peak_bytes_ = 0;
-  std::unordered_map<OpId, std::pair<Active*, std::unique_ptr<std::byte[]>>> pending_;
+  std::unordered_map<OpId, Message> pending_;
 };
 
 }  // namespace headrace

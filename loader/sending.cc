@@ -11,8 +11,12 @@ constexpr absl::Duration kIdleTurn = absl::Milliseconds(5);
 
 }  // namespace
 
-Sending::Sending(std::unique_ptr<Outlet> outlet, std::function<void()> settled)
-    : outlet_(std::move(outlet)), settled_(std::move(settled)), thread_([this] { Run(); }) {}
+Sending::Sending(std::unique_ptr<Outlet> outlet, std::function<void()> settled,
+                 std::function<void(const absl::Status&)> failed)
+    : outlet_(std::move(outlet)),
+      settled_(std::move(settled)),
+      failed_(std::move(failed)),
+      thread_([this] { Run(); }) {}
 
 void Sending::Stop() {
   {
@@ -61,7 +65,11 @@ void Sending::Run() {
         outlet_->Start(std::get<Outlet::Order>(one));
       }
     }
-    outlet_->Progress(outlet_->active() > 0 ? kTurn : kIdleTurn);
+    const absl::Status progress = outlet_->Progress(outlet_->active() > 0 ? kTurn : kIdleTurn);
+    if (!progress.ok()) {
+      outlet_->Drop(std::nullopt, std::nullopt);
+      failed_(progress);
+    }
     peak_staging_bytes_ = outlet_->peak_staging_bytes();
     bool awaited;
     {

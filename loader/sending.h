@@ -14,6 +14,7 @@
 #include <thread>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "loader/outlet.h"
 
 namespace headrace {
@@ -21,8 +22,10 @@ namespace headrace {
 // Thread rules: any thread.
 class Sending {
  public:
-  // `settled` is called by the thread when what IsIdle said no to may have become true.
-  Sending(std::unique_ptr<Outlet> outlet, std::function<void()> settled);
+  // `settled` is called by the thread when what IsIdle said no to may have become true; `failed` when the outlet
+  // failed: what was ordered is dropped then.
+  Sending(std::unique_ptr<Outlet> outlet, std::function<void()> settled,
+          std::function<void(const absl::Status&)> failed);
   ~Sending() { Stop(); }
   // Ends the thread; what was told and not done is not done.
   void Stop();
@@ -48,6 +51,7 @@ class Sending {
 
   const std::unique_ptr<Outlet> outlet_;  // of the thread
   const std::function<void()> settled_;
+  const std::function<void(const absl::Status&)> failed_;
   std::atomic<int64_t> peak_staging_bytes_ = 0;
   std::mutex mutex_;
   std::condition_variable told_something_;

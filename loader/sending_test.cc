@@ -56,7 +56,7 @@ class FakeOutlet : public Outlet {
     log_->SetReading(false);
     log_->Add(absl::StrCat("drop ", engine.value_or(-1), " ", worker.value_or(-1)));
   }
-  void Progress(absl::Duration) override {}
+  absl::Status Progress(absl::Duration) override { return absl::OkStatus(); }
   void Wake() override {}
   size_t active() const override { return log_->reading() ? 1 : 0; }
   bool polled() const override { return false; }
@@ -78,11 +78,14 @@ TEST(SendingTest, DoesWhatItIsToldInOrderAndSaysWhenItIsIdle) {
   std::mutex mutex;
   std::condition_variable changed;
   int settled = 0;
-  Sending sending(std::make_unique<FakeOutlet>(&log), [&] {
-    std::lock_guard<std::mutex> lock(mutex);
-    ++settled;
-    changed.notify_all();
-  });
+  Sending sending(
+      std::make_unique<FakeOutlet>(&log),
+      [&] {
+        std::lock_guard<std::mutex> lock(mutex);
+        ++settled;
+        changed.notify_all();
+      },
+      [](const absl::Status&) {});
   EXPECT_TRUE(sending.IsIdle(0));
   sending.Start(Of(1));
   sending.Drop(2, 3);
@@ -108,9 +111,10 @@ class QuietOutlet : public FakeOutlet {
  public:
   using FakeOutlet::FakeOutlet;
   bool polled() const override { return true; }
-  void Progress(absl::Duration) override {
+  absl::Status Progress(absl::Duration) override {
     std::unique_lock<std::mutex> lock(mutex_);
     wake_.wait(lock, [this] { return std::exchange(woken_, false); });
+    return absl::OkStatus();
   }
   void Wake() override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -126,11 +130,30 @@ class QuietOutlet : public FakeOutlet {
 
 TEST(SendingTest, WhatItIsToldWaitsForNoTurn) {
   Log log;
-  Sending sending(std::make_unique<QuietOutlet>(&log), [] {});
+  Sending sending(
+      std::make_unique<QuietOutlet>(&log), [] {}, [](const absl::Status&) {});
   sending.Start(Of(3));
   EXPECT_EQ(log.Until(1), "start 3");
   sending.Drop();
   EXPECT_EQ(log.Until(2), "start 3, drop -1 -1");
+}
+
+// Its bytes cannot be read once it has begun.
+class FailingOutlet : public FakeOutlet {
+ public:
+  using FakeOutlet::FakeOutlet;
+  absl::Status Progress(absl::Duration) override {
+    return active() > 0 ? absl::UnavailableError("no bytes") : absl::OkStatus();
+  }
+};
+
+TEST(SendingTest, AnOutletThatFailsIsDroppedAndTold) {
+  Log log;
+  Sending sending(
+      std::make_unique<FailingOutlet>(&log), [] {},
+      [&](const absl::Status& failed) { log.Add(std::string(failed.message())); });
+  sending.Start(Of(3));
+  EXPECT_EQ(log.Until(3), "start 3, drop -1 -1, no bytes");
 }
 
 }  // namespace

@@ -44,11 +44,19 @@ absl::Status CommitBoxes::CopyAndFill(const std::map<int, std::byte*>& shadow, c
     const auto to = live.find(t.destination);
     if (to != live.end()) gpu->ToDevice(Lower(t.box, shadow.at(t.destination), to->second));
   }
-  for (const Box& z : zeros_) {
-    const auto at = live.find(z.destination);
-    if (at != live.end()) gpu->Clear(z.box, at->second);
+  return Fill(live, gpu);
+}
+
+kernels::CopyTable CommitBoxes::CopiesOnGpu(const std::map<int, std::byte*>& shadow,
+                                            const std::map<int, std::byte*>& live) const {
+  kernels::CopyTable table;
+  for (const Box& t : tensors_) {
+    const auto to = live.find(t.destination);
+    if (to == live.end()) continue;
+    std::byte* const from = shadow.at(t.destination);
+    if (from != to->second) table.AddCopy(Lower(t.box, from, to->second), 0);
   }
-  return gpu->Finish();
+  return table;
 }
 
 void CommitBoxes::Fill(const std::map<int, std::byte*>& live) const {
@@ -58,39 +66,80 @@ void CommitBoxes::Fill(const std::map<int, std::byte*>& live) const {
   }
 }
 
-absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank,
-                                                                     const std::map<int, std::byte*>& unserved) {
-  std::unique_ptr<ShadowMemory> shadow(new ShadowMemory);
-  std::map<int, int64_t> offsets;
+absl::Status CommitBoxes::Fill(const std::map<int, std::byte*>& live, DeviceCopies* gpu) const {
+  for (const Box& z : zeros_) {
+    const auto at = live.find(z.destination);
+    if (at != live.end()) gpu->Clear(z.box, at->second);
+  }
+  return gpu->Finish();
+}
+
+ShadowMemory::ShadowMemory(const Manifest& manifest, int64_t rank, const std::map<int, std::byte*>& unserved)
+    : buffers_(unserved) {
+  constexpr int64_t kAlignment = 256;  // non-temporal stores and the widest of a GPU want aligned buffers
   for (size_t i = 0; i < manifest.destination.size(); ++i) {
     const Buffer& b = manifest.destination[i];
     if (b.rank != rank || b.alias_of || unserved.contains(static_cast<int>(i))) continue;
-    offsets[static_cast<int>(i)] = shadow->bytes_;
-    shadow->bytes_ += (SpanBytes(b, b.dtype) + 63) / 64 * 64;  // non-temporal stores want aligned buffers
+    offsets_[static_cast<int>(i)] = bytes_;
+    bytes_ += (SpanBytes(b, b.dtype) + kAlignment - 1) / kAlignment * kAlignment;
   }
+}
+
+void ShadowMemory::Place(std::byte* memory) {
+  memory_ = memory;
+  for (const auto& [index, offset] : offsets_) buffers_[index] = memory + offset;
+}
+
+absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::Allocate(const Manifest& manifest, int64_t rank,
+                                                                     const std::map<int, std::byte*>& unserved) {
+  std::unique_ptr<ShadowMemory> shadow(new ShadowMemory(manifest, rank, unserved));
+  if (shadow->bytes_ == 0) {
+    shadow->Place(nullptr);
+  } else {
+    HR_RETURN_IF_ERROR(shadow->AllocateOnHost(rank));
+  }
+  return shadow;
+}
+
+absl::Status ShadowMemory::AllocateOnHost(int64_t rank) {
+  // Committing more than there is ends in the kernel's killing a process.
+  if (absl::Status fits = CheckMemoryAvailable(bytes_); !fits.ok()) {
+    return Error(ErrorCode::kOutOfMemory,
+                 absl::StrCat("rank ", rank, ", shadow buffers: ", fits.message(), ", or run without a shadow"));
+  }
+  void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    return Error(ErrorCode::kOutOfMemory,
+                 absl::StrCat("rank ", rank, ": the shadow buffers need ", bytes_, " bytes of host memory (",
+                              std::strerror(errno), "). Free memory, raise the limit, or run without a shadow"));
+  }
+  Place(static_cast<std::byte*>(p));
+  madvise(p, bytes_, MADV_HUGEPAGE);  // best effort
+  std::memset(p, 0, bytes_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::AllocateOnGpu(const Manifest& manifest, int64_t rank,
+                                                                          const std::map<int, std::byte*>& unserved,
+                                                                          const CudaRuntime& cuda, int gpu) {
+  std::unique_ptr<ShadowMemory> shadow(new ShadowMemory(manifest, rank, unserved));
   if (shadow->bytes_ > 0) {
-    // Committing more than there is ends in the kernel's killing a process.
-    if (absl::Status fits = CheckMemoryAvailable(shadow->bytes_); !fits.ok()) {
-      return Error(ErrorCode::kOutOfMemory,
-                   absl::StrCat("rank ", rank, ", shadow buffers: ", fits.message(), ", or run without a shadow"));
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> memory =
+        DeviceMemory::Allocate(cuda, gpu, shadow->bytes_, absl::StrCat("rank ", rank, ", shadow buffers"));
+    if (HasCode(memory.status(), ErrorCode::kOutOfMemory)) {
+      return WithMessage(memory.status(),
+                         absl::StrCat(memory.status().message(), ". Leave the engine less of it, take ",
+                                      "a shadow in host memory, or none"));
     }
-    void* p = mmap(nullptr, shadow->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-      return Error(ErrorCode::kOutOfMemory,
-                   absl::StrCat("rank ", rank, ": the shadow buffers need ", shadow->bytes_, " bytes of host memory (",
-                                std::strerror(errno), "). Free memory, raise the limit, or run without a shadow"));
-    }
-    shadow->memory_ = static_cast<std::byte*>(p);
-    madvise(p, shadow->bytes_, MADV_HUGEPAGE);  // best effort
-    std::memset(p, 0, shadow->bytes_);
+    HR_RETURN_IF_ERROR(memory.status());
+    shadow->on_gpu_ = *std::move(memory);
   }
-  shadow->buffers_ = unserved;
-  for (const auto& [index, offset] : offsets) shadow->buffers_[index] = shadow->memory_ + offset;
+  shadow->Place(shadow->on_gpu_ == nullptr ? nullptr : shadow->on_gpu_->data());
   return shadow;
 }
 
 ShadowMemory::~ShadowMemory() {
-  if (memory_ != nullptr) munmap(memory_, bytes_);
+  if (memory_ != nullptr && on_gpu_ == nullptr) munmap(memory_, bytes_);
 }
 
 }  // namespace headrace

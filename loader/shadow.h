@@ -1,8 +1,8 @@
 #ifndef HEADRACE_LOADER_SHADOW_H_
 #define HEADRACE_LOADER_SHADOW_H_
 
-// A second set of one worker's destination buffers, in private memory: a generation streams into it while the engine
-// serves, and a commit copies it to the live buffers, which never move.
+// A second set of one worker's destination buffers, in memory of our own on the host or on a GPU: a generation streams
+// into it while the engine serves, and a commit copies it to the live buffers, which never move.
 
 #include <cstddef>
 #include <map>
@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/cuda/copy_table.h"
 #include "loader/gpu/device_copies.h"
+#include "loader/gpu/device_memory.h"
 #include "loader/lowering.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
@@ -31,8 +33,12 @@ class CommitBoxes {
   // The same where `live` is memory of a GPU; returns when all is written. An error leaves anything there.
   absl::Status CopyAndFill(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live,
                            DeviceCopies* gpu) const;
+  // The copies alone, for a GPU on which shadow and live buffers are.
+  kernels::CopyTable CopiesOnGpu(const std::map<int, std::byte*>& shadow, const std::map<int, std::byte*>& live) const;
   // Clears the zero fills alone: what `in_place` adds to the bytes that were streamed.
   void Fill(const std::map<int, std::byte*>& live) const;
+  // The same of live buffers on a GPU; returns when all are written.
+  absl::Status Fill(const std::map<int, std::byte*>& live, DeviceCopies* gpu) const;
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
@@ -51,6 +57,10 @@ class ShadowMemory {
   // need none: they are their own shadow. kOutOfMemory names the bytes needed.
   static absl::StatusOr<std::unique_ptr<ShadowMemory>> Allocate(const Manifest& manifest, int64_t rank,
                                                                 const std::map<int, std::byte*>& unserved);
+  // In the memory of a GPU, not touched.
+  static absl::StatusOr<std::unique_ptr<ShadowMemory>> AllocateOnGpu(const Manifest& manifest, int64_t rank,
+                                                                     const std::map<int, std::byte*>& unserved,
+                                                                     const CudaRuntime& cuda, int gpu);
   ~ShadowMemory();
   ShadowMemory(const ShadowMemory&) = delete;
   ShadowMemory& operator=(const ShadowMemory&) = delete;
@@ -62,9 +72,14 @@ class ShadowMemory {
   int64_t bytes() const { return bytes_; }
 
  private:
-  ShadowMemory() = default;
+  // Works out what is needed; `Place` puts it into memory.
+  ShadowMemory(const Manifest& manifest, int64_t rank, const std::map<int, std::byte*>& unserved);
+  absl::Status AllocateOnHost(int64_t rank);
+  void Place(std::byte* memory);
 
   std::byte* memory_ = nullptr;
+  std::unique_ptr<DeviceMemory> on_gpu_;
+  std::map<int, int64_t> offsets_;
   int64_t bytes_ = 0;
   std::map<int, std::byte*> buffers_;
 };

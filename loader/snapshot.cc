@@ -61,8 +61,6 @@ Index BytesOf(const std::vector<BufferBox>& boxes) {
   return total;
 }
 
-uint64_t SumOf(const Copy& box, const SourceOf& source) { return kernels::Sum(Lower(box, source(box), nullptr)); }
-
 // Whether the boxes are as many bytes as `bytes` and none of them twice.
 bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
   // More would take long to compare; then the buffer is read twice.
@@ -84,7 +82,7 @@ bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
 
 SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
                                std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas, bool hold,
-                               std::set<int> on_gpu, DeviceCopies* gpu)
+                               std::set<int> on_gpu, DeviceCopies* gpu, BoxWork* held_work)
     : manifest_(manifest),
       layout_(manifest, source_rank, hold),
       sums_layout_(plan, source_rank),
@@ -92,6 +90,7 @@ SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64
       hold_(hold),
       on_gpu_(std::move(on_gpu)),
       gpu_(gpu),
+      held_work_(held_work),
       replicas_(std::move(replicas)) {
   for (const TensorSpec& t : manifest.tensors) dtypes_.emplace(t.name, t.dtype);
   for (const auto& [snapshot, offset] : layout_.buffers()) {
@@ -267,25 +266,45 @@ absl::StatusOr<std::vector<uint64_t>> SnapshotWriter::Write(absl::Span<std::byte
     HR_RETURN_IF_ERROR(Convert(snapshot.first, snapshot.second, slot.data() + offset));
   }
   HR_RETURN_IF_ERROR(CopyWholes(slot.data()));
-  const SourceOf published = Published(slot);
   std::vector<uint64_t> replica_sums(replicas_.size());
   const auto copy_and_sum = [&](const Copy& box) {
     return kernels::CopyAndSum(LowerSourceBox(box, memory_.at(box.source), slot.data() + layout_.BufferOffset(box)));
   };
   for (const ReplicaBox& replica : replica_boxes_)
     if (replica.fused) replica_sums[replica.sum] += copy_and_sum(replica.box);
-  for (bool fused : {true, false}) {  // those that are summed in the slot may have bytes in common with the others
-    for (size_t i = 0; i < tiles_.size(); ++i) {
-      if (fused_[i] != fused) continue;
-      const uint64_t sum = fused ? copy_and_sum(tiles_[i].box) : SumOf(tiles_[i].box, published);
-      for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
-      if (replica_of_tile_[i] >= 0) replica_sums[replica_of_tile_[i]] += sum;
-    }
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    if (fused_[i]) SetSum(i, copy_and_sum(tiles_[i].box), sums, &replica_sums);
   }
-  for (const ReplicaBox& replica : replica_boxes_)
-    if (!replica.fused) replica_sums[replica.sum] += SumOf(replica.box, published);
+  // After those: they may have bytes in common.
+  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/false, sums, &replica_sums));
   CloseSlot(slot, generation);
   return replica_sums;
+}
+
+void SnapshotWriter::SetSum(size_t tile, uint64_t sum, absl::Span<std::byte> sums,
+                            std::vector<uint64_t>* replica_sums) const {
+  for (int64_t at : tiles_[tile].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
+  if (replica_of_tile_[tile] >= 0) (*replica_sums)[replica_of_tile_[tile]] += sum;
+}
+
+absl::Status SnapshotWriter::SumPublished(absl::Span<const std::byte> slot, bool all, absl::Span<std::byte> sums,
+                                          std::vector<uint64_t>* replica_sums) const {
+  const SourceOf published = Published(slot);
+  BoxWork* const work = hold_ ? held_work_ : OnCpu();
+  std::vector<uint64_t> tile_sums(tiles_.size());
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    const Copy& box = tiles_[i].box;
+    if (all || !fused_[i]) work->Sum(Lower(box, published(box), nullptr), &tile_sums[i]);
+  }
+  for (const ReplicaBox& replica : replica_boxes_) {
+    if (!all && replica.fused) continue;
+    work->Sum(Lower(replica.box, published(replica.box), nullptr), &(*replica_sums)[replica.sum]);
+  }
+  HR_RETURN_IF_ERROR(work->Finish());
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    if (all || !fused_[i]) SetSum(i, tile_sums[i], sums, replica_sums);
+  }
+  return absl::OkStatus();
 }
 
 SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
@@ -293,21 +312,17 @@ SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
   return [this, slot](const Copy& copy) { return slot.data() + layout_.BufferOffset(copy); };
 }
 
-bool SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
-                            absl::Span<const uint64_t> replica_sums) const {
+absl::StatusOr<bool> SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
+                                            absl::Span<const uint64_t> replica_sums) const {
   std::vector<std::byte> again(sums.begin(), sums.end());
-  return SumAgain(slot, absl::MakeSpan(again)) == replica_sums && again == sums;
+  HR_ASSIGN_OR_RETURN(const std::vector<uint64_t> replicas, SumAgain(slot, absl::MakeSpan(again)));
+  return replicas == replica_sums && again == sums;
 }
 
-std::vector<uint64_t> SnapshotWriter::SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const {
-  const SourceOf published = Published(slot);
+absl::StatusOr<std::vector<uint64_t>> SnapshotWriter::SumAgain(absl::Span<const std::byte> slot,
+                                                               absl::Span<std::byte> sums) const {
   std::vector<uint64_t> replica_sums(replicas_.size());
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    const uint64_t sum = SumOf(tiles_[i].box, published);
-    for (int64_t at : tiles_[i].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
-    if (replica_of_tile_[i] >= 0) replica_sums[replica_of_tile_[i]] += sum;
-  }
-  for (const ReplicaBox& replica : replica_boxes_) replica_sums[replica.sum] += SumOf(replica.box, published);
+  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/true, sums, &replica_sums));
   return replica_sums;
 }
 

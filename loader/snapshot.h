@@ -6,7 +6,7 @@
 // its weights it makes the sums alone.
 //
 // Buffers in GPU memory are copied whole, by the GPU's copy engine, and summed in the slot; what is converted comes to
-// the slot piece by piece through pinned memory.
+// the slot piece by piece through pinned memory. Where they are held, the GPU sums them in place.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "loader/box_work.h"
 #include "loader/gpu/device_copies.h"
 #include "loader/lowering.h"
 #include "loader/slot.h"
@@ -32,25 +33,27 @@ class SnapshotWriter {
   // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank,
   // by its index in manifest.source; buffers without elements may be left out. `replicas` are FindReplicas' of the
   // rank. `on_gpu`: the buffers whose memory is `gpu`'s, which outlives the writer; none of a publisher that holds.
+  // `held_work` sums what is held, which is all where it reaches, and outlives the writer.
   SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
                  std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas = {}, bool hold = false,
-                 std::set<int> on_gpu = {}, DeviceCopies* gpu = nullptr);
+                 std::set<int> on_gpu = {}, DeviceCopies* gpu = nullptr, BoxWork* held_work = OnCpu());
 
   const SlotLayout& layout() const { return layout_; }
   const SumsLayout& sums_layout() const { return sums_layout_; }
 
   // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
-  // Uses the calling thread alone. Returns the replicas' sums, in their order. kTransport, kOutOfMemory: the GPU could
-  // not be read; the slot holds no generation then.
+  // Uses the calling thread alone, and no thread may call another of these meanwhile. Returns the replicas' sums, in
+  // their order. kTransport, kOutOfMemory: the GPU could not be read; the slot holds no generation then.
   absl::StatusOr<std::vector<uint64_t>> Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
                                               uint64_t incarnation, uint64_t generation) const;
   // Where what is published is: in the slot, or in `memory`. Lives as long as the writer and the slot.
   SourceOf Published(absl::Span<const std::byte> slot) const;
-  // Whether the slot still holds what these sums were made of.
-  bool Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
-              absl::Span<const uint64_t> replica_sums) const;
-  // The sums of a slot that was written for another plan, and agrees with its sums. Returns the replicas'.
-  std::vector<uint64_t> SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const;
+  // Whether the slot still holds what these sums were made of. Errors as Write's.
+  absl::StatusOr<bool> Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
+                              absl::Span<const uint64_t> replica_sums) const;
+  // The sums of a slot that was written for another plan, and agrees with its sums. Returns the replicas'. Errors as
+  // Write's.
+  absl::StatusOr<std::vector<uint64_t>> SumAgain(absl::Span<const std::byte> slot, absl::Span<std::byte> sums) const;
 
  private:
   // A box that one or more copies or parts read, with the places of their sums.
@@ -78,6 +81,11 @@ class SnapshotWriter {
   Buffer Offered(int source, Dtype dtype) const;
   absl::Status Convert(int source, Dtype to, std::byte* snapshot) const;
   absl::Status CopyWholes(std::byte* slot) const;
+  // Sums where it is published what was not summed on the way, or all of it; sets those of the tiles in `sums` and adds
+  // to the replicas'.
+  absl::Status SumPublished(absl::Span<const std::byte> slot, bool all, absl::Span<std::byte> sums,
+                            std::vector<uint64_t>* replica_sums) const;
+  void SetSum(size_t tile, uint64_t sum, absl::Span<std::byte> sums, std::vector<uint64_t>* replica_sums) const;
 
   const Manifest& manifest_;
   const SlotLayout layout_;
@@ -86,6 +94,7 @@ class SnapshotWriter {
   const bool hold_;
   const std::set<int> on_gpu_;
   DeviceCopies* const gpu_;
+  BoxWork* const held_work_;
   std::map<std::string, Dtype> dtypes_;  // of the tensors, by name
   std::vector<Tile> tiles_;              // by source buffer and offset
   std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed where it is published

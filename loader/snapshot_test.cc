@@ -57,7 +57,7 @@ void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
     std::vector<std::byte> slot(writer.layout().bytes(), testing::kPoison);
     std::vector<std::byte> sums(writer.sums_layout().slot_bytes(), testing::kPoison), again = sums;
     const std::vector<uint64_t> replica_sums = *writer.Write(absl::MakeSpan(slot), absl::MakeSpan(sums), 99, 7);
-    ASSERT_EQ(writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again)), replica_sums);
+    ASSERT_EQ(*writer.SumAgain(absl::MakeConstSpan(slot), absl::MakeSpan(again)), replica_sums);
     ASSERT_EQ(sums, again);
     ASSERT_EQ(replica_sums.size(), replicas->size());
     // Weights that are held have the same sums.
@@ -67,10 +67,10 @@ void CheckSnapshots(const Manifest& m, Policy policy = Policy::kAuto) {
       std::vector<std::byte> stamps(holder.layout().bytes()), held(sums.size(), testing::kPoison);
       ASSERT_EQ(*holder.Write(absl::MakeSpan(stamps), absl::MakeSpan(held), 99, 7), replica_sums);
       ASSERT_EQ(held, sums);
-      ASSERT_TRUE(holder.Agrees(absl::MakeConstSpan(stamps), absl::MakeConstSpan(held), replica_sums));
+      ASSERT_TRUE(*holder.Agrees(absl::MakeConstSpan(stamps), absl::MakeConstSpan(held), replica_sums));
     }
     const auto agrees = [&] {
-      return writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums), replica_sums);
+      return *writer.Agrees(absl::MakeConstSpan(slot), absl::MakeConstSpan(sums), replica_sums);
     };
     ASSERT_TRUE(agrees());
     for (size_t i = 0; i < replicas->size(); ++i) {

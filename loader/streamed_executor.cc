@@ -32,15 +32,17 @@ double Seconds(absl::Time since) { return absl::ToDoubleSeconds(absl::Now() - si
 absl::StatusOr<std::unique_ptr<Executor>> StreamedExecutor::Create(const Manifest& manifest, const Plan& plan,
                                                                    Transport* transport,
                                                                    std::vector<IncomingEdge> edges,
-                                                                   const ExecutorOptions& options) {
+                                                                   const ExecutorOptions& options, BoxWork* work) {
   if (!edges.empty()) HR_RETURN_IF_ERROR(CheckStaging(*transport, options.chunk_bytes, options.staging_bytes));
   HR_ASSIGN_OR_RETURN(const StreamTags tags, StreamTags::Create(*transport, plan, options.epoch));
-  return std::unique_ptr<Executor>(new StreamedExecutor(manifest, plan, transport, std::move(edges), options, tags));
+  return std::unique_ptr<Executor>(
+      new StreamedExecutor(manifest, plan, transport, std::move(edges), options, tags, work));
 }
 
 StreamedExecutor::StreamedExecutor(const Manifest& manifest, const Plan& plan, Transport* transport,
-                                   std::vector<IncomingEdge> edges, const ExecutorOptions& options, StreamTags tags)
-    : Executor(manifest, plan, std::move(edges)), transport_(transport), options_(options), tags_(tags) {
+                                   std::vector<IncomingEdge> edges, const ExecutorOptions& options, StreamTags tags,
+                                   BoxWork* work)
+    : Executor(manifest, plan, std::move(edges)), transport_(transport), options_(options), tags_(tags), work_(work) {
   if (edges_.empty()) return;
   const int64_t chunks = options.staging_bytes / options.chunk_bytes;
   window_ = static_cast<int>(std::clamp<int64_t>(chunks / static_cast<int64_t>(edges_.size()), 1, kMaxWindow));
@@ -91,6 +93,7 @@ std::optional<absl::Status> StreamedExecutor::Step(absl::Duration max_wait) {
   // Whoever has all bytes needs nobody any more.
   if (HasCode(status, ErrorCode::kDeadline) && AllArrived()) status = absl::OkStatus();
   running_ = false;
+  arrived_.clear();
   free_.clear();
   allocated_ = 0;
   stats_.transfer_seconds = Seconds(begin_);
@@ -106,6 +109,7 @@ absl::Status StreamedExecutor::Advance(absl::Duration max_wait) {
   std::vector<Completion> completions;
   transport_->Poll(max_wait, &completions);
   absl::Status status;
+  arrived_.clear();
   for (const Completion& c : completions) {
     const auto it = pending_.find(c.op);
     if (it == pending_.end()) continue;
@@ -114,6 +118,14 @@ absl::Status StreamedExecutor::Advance(absl::Duration max_wait) {
     --under_way_[*done.address];
     // Nobody will say again that the others ended.
     if (status.ok()) status = Handle(std::move(done), c.status);
+  }
+  // Also where that failed: what was begun refers to chunks and destinations.
+  const absl::Status unpacked = work_->Finish();
+  if (status.ok()) status = unpacked;
+  for (Arrived& arrived : arrived_) {
+    const size_t edge = arrived.edge;
+    if (status.ok()) status = Arrive(std::move(arrived));
+    if (status.ok()) FinishWhenOver(edge);
   }
   return status;
 }
@@ -148,13 +160,7 @@ absl::Status StreamedExecutor::BeginEdges() {
 absl::Status StreamedExecutor::PostReceives(size_t edge) {
   Flow& flow = flows_[edge];
   while (flow.begun && flow.posted < streams_[edge].messages() && flow.held < window_) {
-    if (free_.empty()) {
-      free_.push_back(std::make_unique<std::byte[]>(options_.chunk_bytes));
-      allocated_ += options_.chunk_bytes;
-      stats_.peak_staging_bytes = std::max(stats_.peak_staging_bytes, allocated_);
-    }
-    Chunk chunk = std::move(free_.back());
-    free_.pop_back();
+    HR_ASSIGN_OR_RETURN(Chunk chunk, TakeChunk(edge, flow.posted));
     const absl::Span<std::byte> message(chunk.get(), streams_[edge].message_bytes(flow.posted));
     absl::StatusOr<OpId> op =
         Post(SenderAddress(edge), [&](PeerId peer) { return transport_->Receive(peer, TagOf(edge), message); });
@@ -182,10 +188,11 @@ absl::Status StreamedExecutor::Handle(Pending done, const absl::Status& status) 
   switch (done.kind) {
     case Kind::kReceive:
       if (!status.ok()) return NotReceived(edge, status);
-      HR_RETURN_IF_ERROR(Arrive(edge, done.message, std::move(done.buffer)));
-      break;
+      Unpack(edge, done.message, {done.buffer.get(), static_cast<size_t>(streams_[edge].message_bytes(done.message))});
+      arrived_.push_back({edge, done.message, std::move(done.buffer)});
+      return absl::OkStatus();
     case Kind::kPassOn:
-      Release(edge, std::move(done.buffer));
+      Release(edge, done.message, std::move(done.buffer));
       if (!status.ok()) HR_RETURN_IF_ERROR(StopPassingOn(edge));
       HR_RETURN_IF_ERROR(PostReceives(edge));
       break;
@@ -206,13 +213,18 @@ absl::Status StreamedExecutor::NotReceived(size_t edge, const absl::Status& stat
                {.peer = SenderName(edge)});
 }
 
-absl::Status StreamedExecutor::Arrive(size_t edge, int64_t message, Chunk chunk) {
+void StreamedExecutor::Unpack(size_t edge, int64_t message, absl::Span<const std::byte> bytes) {
+  Flow& flow = flows_[edge];
+  streams_[edge].Unpack(
+      message, bytes, [&](int destination) { return request_.destination.at(destination); },
+      absl::MakeSpan(flow.wanted), absl::MakeSpan(flow.got), work_);
+}
+
+// A message that was unpacked.
+absl::Status StreamedExecutor::Arrive(Arrived arrived) {
+  auto& [edge, message, chunk] = arrived;
   Flow& flow = flows_[edge];
   const EdgeStream& stream = streams_[edge];
-  stream.Unpack(
-      message, {chunk.get(), static_cast<size_t>(stream.message_bytes(message))},
-      [&](int destination) { return request_.destination.at(destination); }, absl::MakeSpan(flow.wanted),
-      absl::MakeSpan(flow.got));
   streamed_bytes_ += stream.message_bytes(message);
   if (++flow.arrived == stream.messages() && flow.previous != nullptr) {
     // A rank that is gone needs no answer.
@@ -222,7 +234,7 @@ absl::Status StreamedExecutor::Arrive(size_t edge, int64_t message, Chunk chunk)
     flow.kept.emplace(message, std::move(chunk));
     return PassOn(edge);
   }
-  Release(edge, std::move(chunk));
+  Release(edge, message, std::move(chunk));
   return PostReceives(edge);
 }
 
@@ -244,7 +256,7 @@ absl::Status StreamedExecutor::PassOn(size_t edge) {
 absl::Status StreamedExecutor::StopPassingOn(size_t edge) {
   Flow& flow = flows_[edge];
   if (!std::exchange(flow.passes_on, false)) return absl::OkStatus();
-  for (auto& [message, chunk] : std::exchange(flow.kept, {})) Release(edge, std::move(chunk));
+  for (auto& [message, chunk] : std::exchange(flow.kept, {})) Release(edge, message, std::move(chunk));
   // Brings back what is under way to it. The rank is lost to this transfer, and so to all other edges.
   if (lost_.insert(flows_[edge].next->address).second) Forget(flows_[edge].next->address);
   HR_RETURN_IF_ERROR(PostReceives(edge));
@@ -253,7 +265,7 @@ absl::Status StreamedExecutor::StopPassingOn(size_t edge) {
 
 absl::Status StreamedExecutor::PostAnswer(size_t edge) {
   if (!flows_[edge].passes_on) return absl::OkStatus();
-  Chunk answer = std::make_unique<std::byte[]>(1);
+  Chunk answer = NewHostChunk(1);
   const std::string& address = flows_[edge].next->address;
   absl::StatusOr<OpId> op = Post(
       address, [&](PeerId peer) { return transport_->Receive(peer, TagOf(edge), absl::MakeSpan(answer.get(), 1)); });
@@ -275,8 +287,30 @@ absl::Status StreamedExecutor::HandleAnswer(size_t edge, const absl::Status& sta
   return Ask(edge);
 }
 
-void StreamedExecutor::Release(size_t edge, Chunk chunk) {
-  free_.push_back(std::move(chunk));
+// Sums are the host's, wherever the data is unpacked.
+absl::StatusOr<Chunk> StreamedExecutor::TakeChunk(size_t edge, int64_t message) {
+  const bool sums = streams_[edge].is_sums(message);
+  if (!sums && !free_.empty()) {
+    Chunk chunk = std::move(free_.back());
+    free_.pop_back();
+    return chunk;
+  }
+  if (allocated_ + options_.chunk_bytes > options_.staging_bytes && !free_.empty()) {
+    free_.pop_back();
+    allocated_ -= options_.chunk_bytes;
+  }
+  absl::StatusOr<Chunk> chunk = sums ? NewHostChunk(options_.chunk_bytes) : work_->NewChunk(options_.chunk_bytes);
+  if (chunk.ok()) allocated_ += options_.chunk_bytes;
+  stats_.peak_staging_bytes = std::max(stats_.peak_staging_bytes, allocated_);
+  return chunk;
+}
+
+void StreamedExecutor::Release(size_t edge, int64_t message, Chunk chunk) {
+  if (streams_[edge].is_sums(message)) {
+    allocated_ -= options_.chunk_bytes;
+  } else {
+    free_.push_back(std::move(chunk));
+  }
   --flows_[edge].held;
 }
 

@@ -39,7 +39,7 @@ class StreamedExecutor : public Executor {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const Manifest& manifest, const Plan& plan,
                                                           Transport* transport, std::vector<IncomingEdge> edges,
-                                                          const ExecutorOptions& options);
+                                                          const ExecutorOptions& options, BoxWork* work);
   ~StreamedExecutor() override;
 
   void Begin(Request request) override;
@@ -47,7 +47,6 @@ class StreamedExecutor : public Executor {
   void Decline(const Request& request) override;
 
  private:
-  using Chunk = std::unique_ptr<std::byte[]>;
   // An edge in this transfer.
   struct Flow {
     // Who passes the bytes on to this rank (none: the publisher sends them), and to whom this rank passes them on.
@@ -71,9 +70,14 @@ class StreamedExecutor : public Executor {
     const std::string* address;
     Chunk buffer;
   };
+  struct Arrived {
+    size_t edge;
+    int64_t message;
+    Chunk chunk;
+  };
 
   StreamedExecutor(const Manifest& manifest, const Plan& plan, Transport* transport, std::vector<IncomingEdge> edges,
-                   const ExecutorOptions& options, StreamTags tags);
+                   const ExecutorOptions& options, StreamTags tags, BoxWork* work);
 
   absl::Status Advance(absl::Duration max_wait);
   void Link(size_t edge);
@@ -83,12 +87,14 @@ class StreamedExecutor : public Executor {
   absl::Status Ask(size_t edge);
   absl::Status Handle(Pending done, const absl::Status& status);
   absl::Status NotReceived(size_t edge, const absl::Status& status) const;
-  absl::Status Arrive(size_t edge, int64_t message, Chunk chunk);
+  void Unpack(size_t edge, int64_t message, absl::Span<const std::byte> bytes);
+  absl::Status Arrive(Arrived arrived);
   absl::Status PassOn(size_t edge);
   absl::Status StopPassingOn(size_t edge);
   absl::Status PostAnswer(size_t edge);
   absl::Status HandleAnswer(size_t edge, const absl::Status& status);
-  void Release(size_t edge, Chunk chunk);
+  absl::StatusOr<Chunk> TakeChunk(size_t edge, int64_t message);
+  void Release(size_t edge, int64_t message, Chunk chunk);
   void FinishWhenOver(size_t edge);
   bool AllArrived() const;
   absl::Status Late() const;
@@ -111,6 +117,7 @@ class StreamedExecutor : public Executor {
   Transport* const transport_;
   const ExecutorOptions options_;
   const StreamTags tags_;
+  BoxWork* const work_;
   std::vector<EdgeStream> streams_;      // by edge
   int window_ = 1;                       // chunks of an edge
   std::map<std::string, PeerId> peers_;  // by address; forgotten when a transfer with them breaks off
@@ -123,7 +130,8 @@ class StreamedExecutor : public Executor {
   std::map<std::string, int> under_way_;  // operations in pending_, by address
   std::set<std::string> started_;         // publishers that were ordered to send
   std::set<std::string> lost_;            // ranks that take no more
-  std::vector<Chunk> free_;
+  std::vector<Arrived> arrived_;          // in the last poll
+  std::vector<Chunk> free_;               // of data
   int64_t allocated_ = 0;
   size_t next_edge_ = 0, active_ = 0, finished_ = 0;
 };

@@ -271,7 +271,9 @@ class World {
     request.interrupted = [this, &target, rank] {
       for (int turn = 0; turn < 2; ++turn) {
         for (auto& [source, s] : sources_) {
-          if (s.sender != nullptr) s.sender->Progress(absl::ZeroDuration());
+          if (s.sender != nullptr) {
+            EXPECT_EQ(s.sender->Progress(absl::ZeroDuration()), absl::OkStatus());
+          }
         }
       }
       if (on_rank_step) return on_rank_step(rank, target.steps++);

@@ -21,12 +21,16 @@ check() {
 }
 
 check kernels.json 120 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
-# The tests of transport/nccl, conformance included, over the machine's own NCCL and CUDA runtime.
+# Over the machine's own NCCL and CUDA runtime, with the kernels: the tests of transport/nccl, conformance included, and
+# whole jobs with weights in GPU memory, every byte compared.
 if [ -e /dev/nvidiactl ]; then
-  check nccl.log 150 env HEADRACE_NCCL="${HEADRACE_NCCL:-libnccl.so.2}" NCCL_MULTI_RANK_GPU_ENABLE=1 \
-    HEADRACE_CUDA_RUNTIME="${HEADRACE_CUDA_RUNTIME:-libcudart.so.13}" \
-    "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
+  export HEADRACE_NCCL="${HEADRACE_NCCL:-libnccl.so.2}" NCCL_MULTI_RANK_GPU_ENABLE=1
+  export HEADRACE_CUDA_RUNTIME="${HEADRACE_CUDA_RUNTIME:-libcudart.so.13}"
+  HEADRACE_CUDA_KERNELS=$(realpath "$built/kernels/cuda/libheadrace_cuda.so")
+  export HEADRACE_CUDA_KERNELS
+  check nccl.log 100 "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
+  check jobs.log 100 "$built/loader/gpu_end_to_end_test" "--gtest_output=json:$out/jobs.json"
 else
-  echo '{"check": "nccl", "result": "no GPU: skipped"}'
+  for name in nccl jobs; do echo "{\"check\": \"$name\", \"result\": \"no GPU: skipped\"}"; done
 fi
 exit "$failed"

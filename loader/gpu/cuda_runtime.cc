@@ -36,6 +36,13 @@ absl::Status CudaRuntime::Check(cuda::Error error, absl::string_view what) const
   return Error(code, absl::StrCat(what, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }
 
+absl::Status CheckGpu(const CudaRuntime& cuda, int gpu) {
+  int gpus = 0;
+  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDeviceCount(&gpus), "no GPU: is its driver installed?"));
+  if (gpu >= 0 && gpu < gpus) return absl::OkStatus();
+  return Error(ErrorCode::kInvalidOption, absl::StrCat("there is no GPU ", gpu, " here: this process sees ", gpus));
+}
+
 absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path) {
   // Never destroyed: endpoints may end after main.
   static const auto* const runtime = new absl::StatusOr<CudaRuntime>(Load(path));

@@ -29,6 +29,9 @@ struct CudaRuntime {
 // the loader's. The first call decides. kTransport: names what was tried and what to install.
 absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path);
 
+// kInvalidOption: this process sees no such GPU. kTransport: there is none at all, or no driver.
+absl::Status CheckGpu(const CudaRuntime& cuda, int gpu);
+
 // Makes a device the calling thread's current one, and takes that back.
 class CurrentDevice {
  public:

@@ -93,11 +93,7 @@ absl::StatusOr<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(int gpu, int6
 }
 
 absl::Status DeviceCopies::Start() {
-  int gpus = 0;
-  HR_RETURN_IF_ERROR(cuda_.Check(cuda_.cudaGetDeviceCount(&gpus), "no GPU: is its driver installed?"));
-  if (gpu_ < 0 || gpu_ >= gpus) {
-    return Error(ErrorCode::kInvalidOption, absl::StrCat("there is no GPU ", gpu_, " here: this process sees ", gpus));
-  }
+  HR_RETURN_IF_ERROR(CheckGpu(cuda_, gpu_));
   const CurrentDevice current(cuda_, gpu_);
   HR_RETURN_IF_ERROR(
       cuda_.Check(cuda_.cudaStreamCreateWithFlags(&stream_, cuda::kStreamNonBlocking), "making a stream"));

@@ -47,8 +47,8 @@ inline MakeTransport OnNcclChecker() {
     static std::atomic<int> next{0};
     NcclOptions options;
     options.gpu = next++;
-    options.libraries = {
-        .cuda_runtime = nccl_checker::kLibraryPath, .nccl = nccl_checker::kLibraryPath, .multi_rank_gpu = shared};
+    options.libraries.cuda_runtime = options.libraries.nccl = nccl_checker::kLibraryPath;
+    options.libraries.multi_rank_gpu = shared;
     auto transport = NewNcclTransport(options);
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);

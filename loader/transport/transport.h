@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct Capabilities {
   int64_t max_message_bytes = 0;
   // Tags of Send and Receive are below 2^tag_bits; 0 without two_sided, otherwise at least 32.
   int tag_bits = 0;
+  // Messages may be in the memory of this GPU too, by CUDA's number.
+  std::optional<int> gpu;
 };
 
 // Memory that its owner writes and that peers may map. Page-aligned, zero-filled at first, committed when

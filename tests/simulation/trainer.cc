@@ -201,8 +201,9 @@ Task Trainer::Plan(PlanEffect effect) {
     if (over()) co_return session().status();
     for (int slot = 0; slot < static_cast<int>(slots_.size()); ++slot) {
       if (publisher().generation_in(slot) == 0) continue;
-      if (planned_->writer->Agrees(slots_[slot]->bytes(), planned_->SumsOf(slot), planned_->replica_sums[slot]))
-        (*made)->replica_sums[slot] = (*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
+      // The CPU sums, which cannot fail.
+      if (*planned_->writer->Agrees(slots_[slot]->bytes(), planned_->SumsOf(slot), planned_->replica_sums[slot]))
+        (*made)->replica_sums[slot] = *(*made)->writer->SumAgain(slots_[slot]->bytes(), (*made)->SumsOf(slot));
       else
         (void)publisher().DropSlot(slot);
     }
@@ -271,7 +272,7 @@ Task Trainer::SendOrders() {
         outlet_->Start(std::get<Outlet::Order>(order));
       }
     }
-    outlet_->Progress(absl::ZeroDuration());
+    (void)outlet_->Progress(absl::ZeroDuration());  // the CPU packs
     for (int slot = 0; slot < kSnapshotSlots; ++slot) slot_is_read_[slot] = outlet_->Reads(slot);
     CheckBounds();
     Wake();

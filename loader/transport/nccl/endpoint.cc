@@ -73,6 +73,7 @@ absl::Status NcclTransport::Start(const NcclOptions& options) {
   HR_RETURN_IF_ERROR(
       cuda.Check(cuda.cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, gpu_.device), "nccl: the GPU's bus id"));
   gpu_bus_id_ = bus_id;
+  capabilities_.gpu = gpu_.device;
   host_ = ThisHost();
   Descriptor ended(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (ended.get() < 0) return Error(ErrorCode::kTransport, absl::StrCat("nccl: eventfd: ", strerror(errno)));

@@ -1,0 +1,112 @@
+#include "loader/testing/checker_kernels/checker_kernels.h"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "kernels/cuda/backend_api.h"
+#include "kernels/cuda/copy_body.h"
+#include "kernels/cuda/host_backend.h"
+#include "loader/gpu/cuda_abi.h"
+#include "loader/testing/nccl_checker/nccl_checker.h"
+
+namespace headrace {
+namespace {
+
+struct Checker {
+  cuda::Error (*cudaPointerGetAttributes)(cuda::PointerAttributes*, const void*) = nullptr;
+  cuda::Error (*cudaStreamSynchronize)(cuda::Stream) = nullptr;
+  cuda::Error (*cudaLaunchHostFunc)(cuda::Stream, cuda::HostFunction, void*) = nullptr;
+};
+
+[[noreturn]] void Die(const char* what, int device) {
+  std::fprintf(stderr, "CHECKER KERNELS: %s that device %d does not reach\n", what, device);
+  std::abort();
+}
+
+const Checker& TheChecker() {
+  static const Checker checker = [] {
+    const char* const path = std::getenv("HEADRACE_CUDA_RUNTIME");
+    void* const file = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (file == nullptr) std::abort();  // checker_kernels.h says what it wants
+    Checker found;
+    const auto resolve = [&](const char* name, auto* function) {
+      *function = reinterpret_cast<std::remove_reference_t<decltype(*function)>>(dlsym(file, name));
+      if (*function == nullptr) std::abort();
+    };
+    resolve("cudaPointerGetAttributes", &found.cudaPointerGetAttributes);
+    resolve("cudaStreamSynchronize", &found.cudaStreamSynchronize);
+    resolve("cudaLaunchHostFunc", &found.cudaLaunchHostFunc);
+    return found;
+  }();
+  return checker;
+}
+
+bool IsReached(const void* memory, int device) {
+  cuda::PointerAttributes attributes = {};
+  TheChecker().cudaPointerGetAttributes(&attributes, memory);
+  return attributes.type == cuda::kHost || (attributes.type == cuda::kDevice && attributes.device == device);
+}
+
+// What of a launch its device does not reach; null: nothing.
+const char* Unreached(const HeadraceLaunch& launch, const HeadraceTable& table, const uint64_t* sums) {
+  if (!IsReached(table.descriptors, launch.device) || !IsReached(table.first_tile, launch.device)) return "a table";
+  if (sums != nullptr && !IsReached(sums, launch.device)) return "sums";
+  const auto* const descriptors = static_cast<const kernels::grid::CopyDescriptor*>(table.descriptors);
+  for (int64_t i = 0; i < table.count; ++i) {
+    if (!IsReached(descriptors[i].src, launch.device)) return "a source";
+    if (descriptors[i].dst != nullptr && !IsReached(descriptors[i].dst, launch.device)) return "a destination";
+  }
+  return nullptr;
+}
+
+// A launch as a stream's work.
+struct Walk {
+  HeadraceTable table;
+  uint64_t* sums;
+};
+
+int32_t Copy(const HeadraceLaunch* launch, const HeadraceTable* table, uint64_t* sums, HeadraceKernelError* error) {
+  if (table->count == 0) return 0;
+  const auto stream = static_cast<cuda::Stream>(launch->stream);
+  const auto fail = [&](cuda::Error code) {
+    error->code = code;
+    std::snprintf(error->text, sizeof error->text, "the checker refused a launch");
+    return code;
+  };
+  if (const cuda::Error state = TheChecker().cudaStreamSynchronize(stream); state != cuda::kSuccess) return fail(state);
+  if (const char* const unreached = Unreached(*launch, *table, sums); unreached != nullptr) {
+    const char* const on_violation = std::getenv(nccl_checker::kOnViolationVariable);
+    if (on_violation == nullptr || std::strcmp(on_violation, "return") != 0) Die(unreached, launch->device);
+    return fail(cuda::kErrorInvalidValue);
+  }
+  auto walk = std::make_unique<Walk>(Walk{*table, sums});
+  const auto run = [](void* argument) {
+    const std::unique_ptr<Walk> walk(static_cast<Walk*>(argument));
+    kernels::HostKernels()->copy(nullptr, &walk->table, walk->sums, nullptr);
+  };
+  if (const cuda::Error state = TheChecker().cudaLaunchHostFunc(stream, run, walk.get()); state != cuda::kSuccess) {
+    return fail(state);
+  }
+  (void)walk.release();  // the stream's now
+  return 0;
+}
+
+}  // namespace
+}  // namespace headrace
+
+extern "C" const HeadraceKernelsV1* HeadraceKernels() {
+  static const HeadraceKernelsV1 kernels = [] {
+    HeadraceKernelsV1 copies = {};
+    copies.version = HEADRACE_KERNELS_VERSION;
+    copies.device_count = headrace::kernels::HostKernels()->device_count;
+    copies.copy = headrace::Copy;
+    return copies;
+  }();
+  return &kernels;
+}
