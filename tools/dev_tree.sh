@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes DIR/headrace, the Python package as links into this checkout beside a fresh libheadrace.so and headrace command,
+# Makes DIR/headrace, the Python package as links into this checkout beside fresh libraries and a headrace command,
 # so that PYTHONPATH=DIR runs the sources as they are. Run it again after files were added or C++ was changed.
 # Usage: tools/dev_tree.sh DIR [BAZEL_STARTUP_OPTION...]
 set -euo pipefail
@@ -10,7 +10,7 @@ shift
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 
-targets=(//engine_adapters/c_api:libheadrace.so //cli:headrace)
+targets=(//engine_adapters/c_api:libheadrace.so //cli:headrace //kernels/cuda:library_if_any)
 bazel "$@" build --ui_event_filters=-info --noshow_progress --symlink_prefix=/ "${targets[@]}"
 built=$(bazel "$@" info --symlink_prefix=/ bazel-bin 2>/dev/null)
 
@@ -27,6 +27,8 @@ install_file() {
 }
 install_file "$built/engine_adapters/c_api/libheadrace.so" "$tree/libheadrace.so"
 install_file "$built/cli/headrace" "$tree/bin/headrace"
+kernels=$built/kernels/cuda/libheadrace_cuda.so
+[ ! -e "$kernels" ] || install_file "$kernels" "$tree/libheadrace_cuda.so"
 # What an installation would add: the version, and the entry points by which vLLM finds the plugin.
 python3 - "$tree/../headrace-0.dist-info" <<'PYTHON'
 import pathlib, sys, tomllib

@@ -111,11 +111,11 @@ void hr_publisher_free(hr_publisher* publisher);
 typedef struct hr_receiver hr_receiver;
 
 /* Blocks until all members agreed on the plan.
- * options: as a publisher's with "engine", "worker", "shadow": "host" | "off" in place of "rank"; optional
+ * options: as a publisher's with "engine", "worker", "shadow": "host" | "device" | "off" in place of "rank"; optional
  *  "transfer_timeout", "carried": what hr_receiver_carry of this worker's earlier session gave, and "workers": how many
  *  its engine has, which an engine that the coordinator was not told of must say. "standby": true lets engines that
  *  come when no trainer is left read this worker's live buffers, while they do not change. With buffers on a "gpu"
- *  shadow is "host" and standby false.
+ *  standby is false, and shadow "device" and "off" want all of them there and a transport of messages.
  * memory: a JSON list of `count` objects {"name", "shape": [..], "strides": [..]} (elements); addresses[i] is the first
  *  element of the i-th; optional "live": false where the engine does not compute with it, so that _stage writes it also
  *  with a shadow. The memory must outlive the handle; it is written inside _stage (shadow "off") and _apply or _commit.
@@ -125,9 +125,10 @@ char* hr_receiver_join(const char* options, const char* part, const char* memory
 /* [one at a time] Waits for an announced generation that was not staged yet, or one that was given up before that since
  * the trainer's replicas differ, which _stage then says (replica_divergence). */
 char* hr_receiver_next_generation(hr_receiver* receiver, double timeout, uint64_t* generation);
-/* [one at a time] Streams, verifies, votes, waits for the decision. `memory` restates the host's buffers. */
+/* [one at a time] Streams, verifies, votes, waits for the decision. `memory` restates the host's buffers. With "gpu"
+ * and shadow "off" it waits first for all that was enqueued on `stream`, as _apply. */
 char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* memory, void* const* addresses,
-                        size_t count);
+                        size_t count, uintptr_t stream);
 /* [one at a time] The engine is paused: writes the staged generation to the live buffers. With "gpu" it waits first for
  * all that was enqueued on `stream` (as hr_publisher_publish); it returns when the last byte is written. */
 char* hr_receiver_apply(hr_receiver* receiver, uint64_t generation, uintptr_t stream);

@@ -202,6 +202,7 @@ void ReadMember(Fields* fields, Options* options, std::string* transport, Transp
   fields->Read("transport", transport);
   if (fields->Has("devices")) fields->ReadList("devices", &transport_options->devices);
   if (fields->Has("gpu")) fields->ReadInteger("gpu", 0, kMaxInt, &options->gpu.emplace());
+  transport_options->gpu = options->gpu;
   if (fields->Has("chunk_bytes")) fields->ReadInteger("chunk_bytes", 1, kMaxIndex, &options->chunk_bytes);
   if (fields->Has("staging_bytes")) fields->ReadInteger("staging_bytes", 1, kMaxIndex, &options->staging_bytes);
 }
@@ -275,8 +276,10 @@ absl::StatusOr<ReceiverSetup> ReadReceiverOptions(const char* json) {
   fields.Read("shadow", &shadow);
   if (shadow == "off") {
     options.shadow = Shadow::kOff;
+  } else if (shadow == "device") {
+    options.shadow = Shadow::kDevice;
   } else if (shadow != "host") {
-    fields.Refuse("shadow", "is not \"host\" or \"off\"");
+    fields.Refuse("shadow", "is not \"host\", \"device\" or \"off\"");
   }
   if (fields.Has("standby")) fields.Read("standby", &setup.standby);
   if (fields.Has("transfer_timeout")) fields.Read("transfer_timeout", &options.transfer_timeout);

@@ -74,10 +74,10 @@ char* hr_receiver_next_generation(hr_receiver* receiver, double timeout, uint64_
 }
 
 char* hr_receiver_stage(hr_receiver* receiver, uint64_t generation, const char* memory, void* const* addresses,
-                        size_t count) {
+                        size_t count, uintptr_t stream) {
   return headrace::Guard([&]() -> absl::Status {
     HR_ASSIGN_OR_RETURN(const auto restated, headrace::ReadLiveMemory(memory, addresses, count));
-    return receiver->receiver->Stage(generation, restated);
+    return receiver->receiver->Stage(generation, restated, reinterpret_cast<headrace::cuda::Stream>(stream));
   });
 }
 

@@ -237,7 +237,7 @@ def _job(file: str) -> dict[str, Any]:
 def _joined_shadow(engines: list[HttpEngine]) -> str:
     shadows = {worker["shadow"] for engine in engines for worker in engine.status()}
     if len(shadows) != 1 or None in shadows:
-        raise InputError("invalid_option", "say --shadow host or off: the servers do not all say the same")
+        raise InputError("invalid_option", "say --shadow host, device or off: the servers do not all say the same")
     return str(shadows.pop())
 
 

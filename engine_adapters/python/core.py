@@ -232,8 +232,8 @@ class Publisher(_Member):
     part: tensors, this rank's source buffers, one source placement in the topology. memory: the address of each source
     buffer's first element (an empty buffer may be left out); it must not change during publish().
     publishing: "snapshot": publish() copies the weights; "hold": it makes checksums alone, and receivers read the weights
-    themselves, which must not change until await_release() returned or raised. What is converted, or on a GPU, cannot be
-    held.
+    themselves, which must not change until await_release() returned or raised. What is converted cannot be held, and
+    what is on a GPU over a transport of messages alone ("nccl", "ucx"), all buffers or none.
     chunk_bytes and staging_bytes are for transports that stream, and equal at all members. devices: the network devices
     of transport "ucx"; none: UCX_NET_DEVICES, or loopback. tls: where the coordinator has it. trust_network: the token
     may cross a network in clear.
@@ -330,11 +330,11 @@ class Receiver(_Member):
 
     The constructor blocks as a publisher's does. An engine may come to a job that runs: it gets the newest generation.
     part: this worker's destination buffers and one destination placement. memory: every destination buffer, aliases
-    too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile) or "off"
-    (the live buffers: the engine is paused). workers: how many this engine has; None: as many as the coordinator was
+    too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile), "device"
+    (memory of the GPU, likewise) or "off" (the live buffers: the engine is paused). workers: how many this engine has; None: as many as the coordinator was
     told, which is no answer for an engine that it was not told of. carried: carry() of this worker's former session.
     standby: engines that come when no trainer is left may read these buffers while they do not change. With buffers on
-    a GPU shadow is "host" and standby False.
+    a GPU standby is False, and shadow "device" and "off" want all of them there and a transport of messages.
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
     A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from
@@ -357,7 +357,7 @@ class Receiver(_Member):
         engine: int,
         worker: int,
         workers: int | None = None,
-        shadow: Literal["host", "off"],
+        shadow: Literal["host", "device", "off"],
         standby: bool = False,
         gpu: int | None = None,
         incarnation: str = "",
@@ -415,13 +415,14 @@ class Receiver(_Member):
             _native.call("hr_receiver_next_generation", handle, timeout, ctypes.byref(out))
         return out.value
 
-    def stage(self, generation: int, memory: Mapping[str, BufferMemory]) -> None:
+    def stage(self, generation: int, memory: Mapping[str, BufferMemory], stream: int = 0) -> None:
         """Brings `generation` (what next_generation returned) in, verifies it, votes and waits for the decision.
         memory: the buffers as they are now. Returns: every worker of this engine voted yes. Raises this worker's own
-        error (StateError destination_moved, DataLossError, ...), or another worker's, naming it."""
+        error (StateError destination_moved, DataLossError, ...), or another worker's, naming it. With a GPU and shadow
+        "off" it waits first for all that was enqueued on `stream`, the engine's steps."""
         restated = _live(memory)
         with self._alone(math.inf, "stage"), self._handle.use() as handle:
-            _native.call("hr_receiver_stage", handle, _generation(generation), *restated)
+            _native.call("hr_receiver_stage", handle, _generation(generation), *restated, _stream(stream))
 
     def apply(self, generation: int, stream: int = 0) -> None:
         """The engine is paused: writes the staged generation to the live buffers. A host that derives state from the

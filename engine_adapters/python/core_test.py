@@ -395,7 +395,7 @@ class ErrorsTest(unittest.TestCase):
             (publisher, {"tls": core.ClientTls("ca", server_name=3)}, "server_name"),  # type: ignore[arg-type]
             (publisher, {"trust_network": "yes"}, "trust_network"),
             (receiver, {"workers": 0}, "workers"),
-            (receiver, {"shadow": "device"}, "shadow"),
+            (receiver, {"shadow": "disk"}, "shadow"),
             (receiver, {"transfer_timeout": -1}, "transfer_timeout"),
             (receiver, {"carried": {"poisoned": False}}, "carried.committed_generation"),
             (receiver, {"carried": {**carried, "unheard": 1}}, "carried.unheard"),

@@ -30,13 +30,13 @@ __all__ = ["Driver", "Engine", "HttpEngine", "LocalEngine", "describe"]
 T = TypeVar("T")
 
 PAUSE_MODES = ("keep", "wait", "abort")
-SHADOWS = ("host", "off")
+SHADOWS = ("host", "device", "off")
 
 
 class Driver:
     """Steers `engines` (addresses of vLLM servers, or Engine objects).
 
-    job, token, coordinator: where the engines join; needed to join them alone. options: "shadow" ("host" or "off",
+    job, token, coordinator: where the engines join; needed to join them alone. options: "shadow" ("host", "device" or "off",
     required), "engine" (the number in the job of the first of `engines`, the others follow it; 0) and what else the
     engines' init info takes. pause_mode: what becomes of running requests. deadline:
     seconds for each init and each swap. Thread rules: one call at a time.

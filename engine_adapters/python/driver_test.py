@@ -431,7 +431,7 @@ class InitTest(unittest.TestCase):
     def test_options(self) -> None:
         bad: list[dict[str, Any]] = [
             {"options": {}},
-            {"options": {"shadow": "device"}},
+            {"options": {"shadow": "disk"}},
             {"options": {"shadow": "host"}, "pause_mode": "stop"},
             {"options": {"shadow": "host"}, "deadline": 0},
         ]

@@ -14,7 +14,9 @@ from headrace.core_testing import COLUMNS_OF, ROWS, TENSORS, TOKEN, Live, Source
 from headrace.core_testing import together
 from headrace.errors import DeadlineError, InputError
 
-CHECKER = Path(__file__).resolve().parents[2] / ".bazel/bin/loader/testing/nccl_checker/libheadrace_nccl_checker.so"
+_TESTING = Path(__file__).resolve().parents[2] / ".bazel/bin/loader/testing"
+CHECKER = _TESTING / "nccl_checker/libheadrace_nccl_checker.so"
+KERNELS = _TESTING / "checker_kernels/libheadrace_checker_kernels.so"
 TO_DEVICE, TO_HOST = 1, 2  # kinds of copies
 _HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -84,7 +86,8 @@ class GpuTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         if not CHECKER.exists():
             raise unittest.SkipTest(f"{CHECKER} is not built: bazel build //loader/testing/nccl_checker:all")
-        os.environ["HEADRACE_CUDA_RUNTIME"] = str(CHECKER)
+        os.environ["HEADRACE_CUDA_RUNTIME"] = os.environ["HEADRACE_NCCL"] = str(CHECKER)
+        os.environ["HEADRACE_CUDA_KERNELS"] = str(KERNELS)
 
     def setUp(self) -> None:
         self.coordinator = core.Coordinator(job="gpu", publishers=2, workers=[2], token=TOKEN, incarnation="one")
@@ -113,6 +116,40 @@ class GpuTest(unittest.TestCase):
     def content(self, worker: int) -> dict[str, bytes]:
         self.live[worker].download()
         return self.lives[worker].content()
+
+    def test_generations_that_stay_on_gpus(self) -> None:
+        for shadow in ("device", "off"):
+            with self.subTest(shadow):
+                if shadow == "off":
+                    self.setUp()
+                self.generations_that_stay_on_gpus(shadow)
+
+    def generations_that_stay_on_gpus(self, shadow: str) -> None:
+        hold: Any = {"transport": "nccl", "publishing": "hold"}
+        members: list[Any] = together(
+            *[lambda i=i: self.publisher(i, **hold) for i in range(2)],
+            *[lambda i=i: self.receiver(i, transport="nccl", shadow=shadow) for i in range(2)],
+        )
+        publishers, receivers = members[:2], members[2:]
+        for generation in (1, 2):
+            for rank in range(2):
+                self.sources[rank].write(generation)
+                self.weights[rank].upload()
+            together(*[lambda i=i: publishers[i].publish(generation, 60, self.gpus[i].stream) for i in range(2)])
+
+            def take(worker: int) -> None:
+                receiver, stream = receivers[worker], self.gpus[2 + worker].stream
+                self.assertEqual(receiver.next_generation(60), generation)
+                receiver.stage(generation, self.live_memory(worker), stream)
+                receiver.commit(generation, stream)
+                self.assertEqual(self.content(worker), self.lives[worker].expected(generation))
+
+            together(*[lambda i=i: take(i) for i in range(2)])
+            together(*[lambda i=i: publishers[i].await_release(generation, 60) for i in range(2)])
+        self.assertLessEqual(publishers[0].stats["snapshot_bytes"], 64)
+        self.assertEqual(receivers[0].stats["pinned_bytes"], 0)
+        for member in [*receivers, *publishers]:
+            member.close()
 
     def test_generations_between_gpus(self) -> None:
         members: list[Any] = together(

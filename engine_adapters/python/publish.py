@@ -161,7 +161,7 @@ def checkpoint_part(
 def _configured_shadow(configured: list[str | None]) -> str:
     if None in configured or len(set(configured)) > 1:
         told = ", ".join(shadow or "none" for shadow in configured)
-        message = f'say where weights land, shadow "host" or "off"; the engines are configured with: {told}'
+        message = f'say where weights land, shadow "host", "device" or "off"; the engines are configured with: {told}'
         raise InputError("invalid_option", message)
     return str(configured[0])
 

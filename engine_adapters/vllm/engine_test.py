@@ -188,7 +188,7 @@ class EngineTest(unittest.TestCase):
             with self.assertRaises(InputError):
                 self.call("update_weights", wrong)
         joined = self.receiver
-        for wrong in ({"coordinator": 1}, {"colour": 1}, {"shadow": "device"}):
+        for wrong in ({"coordinator": 1}, {"colour": 1}, {"shadow": "disk"}):
             with self.assertRaises(InputError):
                 self.init(**wrong)
         with self.assertRaises(ResourceError):

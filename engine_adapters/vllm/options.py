@@ -10,7 +10,7 @@ wrong types are refused, never ignored.
 | token            | str, required  | the job's token |
 | job              | str, required  | the job's name |
 | engine           | int, 0         | index of this engine in the job: all workers of one server share it |
-| shadow           | str, required  | "host": into a second set of buffers, while serving; "off": into the live ones |
+| shadow           | str, required  | "host": a second set of buffers, while serving; "device": on the GPU; "off": the live ones |
 | transport        | str, "host"    | how bytes travel |
 | devices          | list, the core's | network devices of "ucx": ["eth0"] |
 | tls              | mapping, none  | PEM files of this machine: {"ca", "certificate", "key", "server_name"}, all but ca optional |
@@ -29,9 +29,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.driver import SHADOWS
 from headrace.errors import InputError
-
-SHADOWS = ("host", "off")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +122,7 @@ def _checked(name: str, value: Any) -> Any:
     if not value:
         raise _invalid(name, "is empty")
     if name == "shadow" and value not in SHADOWS:
-        why = " (a shadow in device memory is not supported yet)" if value == "device" else ""
-        raise _invalid(name, f'is "{value}"{why}; there are "host" and "off"')
+        raise _invalid(name, f'is "{value}"; there are {", ".join(SHADOWS)}')
     return value
 
 

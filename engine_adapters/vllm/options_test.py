@@ -34,7 +34,7 @@ class OptionsTest(unittest.TestCase):
             "coordinator": (1, None, ""),
             "token": (b"t",),
             "engine": ("0", 1.0, True, -1),
-            "shadow": ("device", "HOST", True, None),
+            "shadow": ("disk", "HOST", True, None),
             "chunk_bytes": (0, "1", 1.5),
             "loader_bytes": (-1,),
             "trust_network": (1, "true", None),

@@ -49,7 +49,7 @@ class Receiving:
         """receiver: a joined headrace.core.Receiver, owned from now on. restate: the live buffers as they are now;
         called in the thread that stages, before each generation. transfer_timeout: seconds. on_error: told, once and
         in whichever thread finds it, each generation that was given up and what ended the session. stream: the one that
-        the engine's steps are on, for the core; called in the thread of apply()."""
+        the engine's steps are on, for the core; called in the threads of apply() and obtain()."""
         self._receiver = receiver
         self._restate = restate
         self._transfer_timeout = transfer_timeout
@@ -211,7 +211,7 @@ class Receiving:
             # The receiver must hear of it, to vote: the others wait for this worker. It finds all buffers gone.
             gone, memory = error, {}
         try:
-            self._receiver.stage(generation, memory)
+            self._receiver.stage(generation, memory, self._stream_of_steps() if self._thread is None else 0)
         except Error as found:
             error = gone or found
             with self._changed:

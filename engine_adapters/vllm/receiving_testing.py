@@ -53,7 +53,7 @@ class FakeReceiver:
                     raise self.wait_errors.pop(0) from None
                 raise DeadlineError("deadline", "nothing was announced") from None
 
-    def stage(self, generation: int, memory: Any) -> None:
+    def stage(self, generation: int, memory: Any, stream: int) -> None:
         with _Alone(self._turn):
             self.may_stage.wait(30)
             self.status()

@@ -27,6 +27,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from headrace import core
+from headrace.driver import SHADOWS
 from headrace.engines import typed
 from headrace.errors import Error, InputError, InternalError
 from headrace.publish import CONVERTIBLE, join_both
@@ -43,7 +44,7 @@ _JOIN_S = 120.0
 class HeadraceTrainerInitInfo(TrainerInitInfo):
     """What all ranks give alike, beside their rank.
 
-    world_size: the server's workers (TP * PP * DP). shadow: "host" or "off". dtype: what the server computes in, when
+    world_size: the server's workers (TP * PP * DP). shadow: "host", "device" or "off". dtype: what the server computes in, when
     that is not the parameters' own: they are converted while they are copied. listen: where rank 0's coordinator
     listens, HOST:PORT that ranks and workers reach; beyond loopback it needs coordinator_tls and tls (the server has its
     own, see docs/vllm.md), or trust_network. group: the trainer's ranks; None: the default group, or this
@@ -136,8 +137,9 @@ class HeadraceTrainerEngine(TrainerWeightTransferEngine[HeadraceTrainerInitInfo]
         if self._info.rank != self._group.rank:
             message = f"the init info says rank {self._info.rank}, the group says {self._group.rank}"
             raise InputError("invalid_option", message, rank=self._group.rank)
-        if self._info.shadow not in ("host", "off"):
-            raise InputError("invalid_option", f'shadow is "{self._info.shadow}"; it must be "host" or "off"')
+        if self._info.shadow not in SHADOWS:
+            message = f'shadow is "{self._info.shadow}"; it must be one of {", ".join(SHADOWS)}'
+            raise InputError("invalid_option", message)
 
     def _is_stale(self) -> bool:
         if self._publisher is None:

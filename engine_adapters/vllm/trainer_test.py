@@ -154,7 +154,7 @@ def _refused() -> list[tuple[str, str]]:
     info = HeadraceTrainerInitInfo(rank=0, world_size=1, shadow="host")
     refused(lambda: HeadraceTrainerEngine.trainer_init(info, client=client, source=Other()))
     refused(lambda: _with(rank=1))
-    refused(lambda: _with(shadow="device"))
+    refused(lambda: _with(shadow="disk"))
     refused(lambda: _trainer(0, _model(), torch.bfloat16))  # the parameters are F32, and nobody said that they differ
     return found
 

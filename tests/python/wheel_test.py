@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 DISTRIBUTION = importlib.metadata.distribution("headrace")
 SITE = Path(str(DISTRIBUTION.locate_file("")))
 LIBRARY = SITE / "headrace/libheadrace.so"
+KERNELS = SITE / "headrace/libheadrace_cuda.so"
+TOOLKIT = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/nvcc"
 BUNDLED = sorted(SITE.glob("headrace.libs/*"))
 
 
@@ -32,6 +35,16 @@ class SymbolsTest(unittest.TestCase):
         exported = [line.split()[-1] for line in run("nm", "-D", "--defined-only", str(LIBRARY)).splitlines()]
         self.assertIn("hr_plan", exported)
         self.assertEqual([name for name in exported if not name.startswith("hr_")], [])
+
+    def test_gpu_kernels_are_there_where_a_toolkit_was(self) -> None:
+        self.assertEqual(KERNELS.exists(), TOOLKIT.exists())
+        if not KERNELS.exists():
+            self.skipTest("built without a CUDA toolkit")
+        exported = [line.split()[-1] for line in run("nm", "-D", "--defined-only", str(KERNELS)).splitlines()]
+        self.assertEqual(exported, ["HeadraceKernels"])
+        self.assertNotIn("cuda", run("readelf", "-d", str(KERNELS)).replace(KERNELS.name, ""))
+        # It loads without a driver.
+        run_python(f"import ctypes; ctypes.CDLL({str(KERNELS)!r}).HeadraceKernels.restype = ctypes.c_void_p")
 
     def test_no_symbol_is_unique_in_the_process(self) -> None:
         self.assertGreater(len(BUNDLED), 10)

@@ -6,6 +6,7 @@ into the wheel:
     headrace/              engine_adapters/python
     headrace/vllm, torch   engine_adapters/vllm, engine_adapters/torch
     headrace/libheadrace.so, headrace/bin/headrace   stripped
+    headrace/libheadrace_cuda.so   the GPU kernels, where the build has a CUDA toolkit
 
 auditwheel copies the libraries that a system may lack (Abseil, gRPC, protobuf, OpenSSL, ...) into headrace.libs under
 names that carry their digests, so that they meet no other copy in the process; unique_symbols.py does the rest.
@@ -31,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = {"headrace": "python", "headrace/vllm": "vllm", "headrace/torch": "torch"}
 _LIBRARY = "engine_adapters/c_api/libheadrace.so"
 _COMMAND = "cli/headrace"
+_KERNELS = "kernels/cuda/libheadrace_cuda.so"
+_KERNELS_IF_ANY = "//kernels/cuda:library_if_any"
 
 
 class UnsupportedOperation(Exception):
@@ -64,6 +67,8 @@ def build_wheel(
     with _layout() as layout:
         _install(built / _LIBRARY, layout / "headrace/libheadrace.so")
         _install(built / _COMMAND, layout / "headrace/bin/headrace")
+        if (built / _KERNELS).exists():
+            _install(built / _KERNELS, layout / "headrace/libheadrace_cuda.so")
         with _working_in(layout):
             from setuptools import build_meta
 
@@ -74,12 +79,12 @@ def build_wheel(
 
 
 def _bazel(startup: list[str]) -> Path:
-    """Builds the library and the command; returns bazel-bin."""
+    """Builds the libraries and the command; returns bazel-bin."""
     bazel = shutil.which("bazel")
     if bazel is None:
         raise SystemExit("headrace: bazel is missing; run tools/setup.sh first, which installs what the build needs")
     quiet = ["--symlink_prefix=/"]  # the checkout's .bazel links stay as they are
-    targets = ["//" + ":".join(path.rsplit("/", 1)) for path in (_LIBRARY, _COMMAND)]
+    targets = ["//" + ":".join(path.rsplit("/", 1)) for path in (_LIBRARY, _COMMAND)] + [_KERNELS_IF_ANY]
     subprocess.run([bazel, *startup, "build", "--compilation_mode=opt", *quiet, *targets], cwd=ROOT, check=True)
     info = [bazel, *startup, "info", "--compilation_mode=opt", *quiet, "bazel-bin"]
     return Path(subprocess.run(info, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())

@@ -17,7 +17,7 @@ class AnyPythonWheel(bdist_wheel):
 
 setup(
     packages=["headrace", "headrace.vllm", "headrace.torch"],
-    package_data={"headrace": ["py.typed", "*.pyi", "libheadrace.so", "bin/headrace"]},
+    package_data={"headrace": ["py.typed", "*.pyi", "libheadrace.so", "libheadrace_cuda.so", "bin/headrace"]},
     distclass=BinaryDistribution,
     cmdclass={"bdist_wheel": AnyPythonWheel},
 )
