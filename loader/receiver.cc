@@ -6,14 +6,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "loader/epoch_plan.h"
 #include "loader/executor.h"
-#include "loader/gpu/gpu_box_work.h"
-#include "loader/gpu/gpu_copies.h"
-#include "loader/gpu/gpu_memory.h"
 #include "loader/incoming.h"
-#include "loader/shadow.h"
+#include "loader/live_memory.h"
 #include "loader/standby.h"
 #include "planner/status.h"
 
@@ -27,10 +23,7 @@ struct ReceiverEpoch {
   const uint64_t number;
   const EpochPlan plan;
   proto::EpochStart start;
-  std::optional<CommitBoxes> commit_boxes;
-  // By index in manifest.destination: live buffers of the host, those on the GPU, and the shadow of both.
-  std::map<int, std::byte*> live, on_gpu, shadow;
-  GpuCopies::Uploaded commit_on_gpu;  // kDevice
+  LiveBuffers buffers;
 
   // Of the thread that stages.
   std::vector<int> publisher_of_edge;
@@ -38,24 +31,15 @@ struct ReceiverEpoch {
   std::unique_ptr<Executor> executor;  // none before the first generation of the epoch
 };
 
-// A GPU's work where bytes are streamed into its memory; all null where they are not.
-struct GpuUnpacking {
-  std::unique_ptr<BoxWork> work;
-  std::unique_ptr<GpuCopies> commits;  // kDevice
-};
-
 class ReceiverImpl final : public Receiver, private Member {
  public:
-  ReceiverImpl(const ReceiverOptions& options, std::map<std::string, BufferMemory> memory, GpuMemory gpu_memory,
-               GpuUnpacking gpu_unpacking, std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
-               std::unique_ptr<ControlClient> client)
+  ReceiverImpl(const ReceiverOptions& options, std::unique_ptr<LiveMemory> live, std::unique_ptr<Transport> transport,
+               std::unique_ptr<MemberSession> session, std::unique_ptr<ControlClient> client)
       : Member(
             options.job, std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); },
             [this](const PlanEffect& e) { Plan(e); }),
         options_(options),
-        memory_(std::move(memory)),
-        gpu_memory_(std::move(gpu_memory)),
-        gpu_unpacking_(std::move(gpu_unpacking)),
+        live_(std::move(live)),
         transport_(std::move(transport)),
         incoming_(transport_.get()) {}
 
@@ -69,8 +53,6 @@ class ReceiverImpl final : public Receiver, private Member {
     standby.worker = options_.worker;
     standby.chunk_bytes = options_.chunk_bytes;
     standby.staging_bytes = options_.staging_bytes;
-    std::map<std::string, const std::byte*> memory;
-    for (const auto& [name, buffer] : memory_) memory[name] = buffer.data;
     std::shared_ptr<ReceiverEpoch> epoch;
     ReceiverState served;
     std::string incarnation;
@@ -82,7 +64,7 @@ class ReceiverImpl final : public Receiver, private Member {
     }
     standby.job.incarnation = incarnation;
     HR_ASSIGN_OR_RETURN(standby_, Standby::Join(standby, SourcePartOf(standby, part, epoch->plan.manifest()),
-                                                std::move(memory), std::move(transport)));
+                                                live_->first_bytes(), std::move(transport)));
     if (!served.poisoned && served.committed_incarnation == incarnation && served.committed_generation != 0) {
       standby_->Hold(served.committed_generation);
     }
@@ -134,10 +116,10 @@ class ReceiverImpl final : public Receiver, private Member {
                      cuda::Stream stream) override {
     const bool in_place = options_.shadow == Shadow::kOff;
     const absl::Time deadline = absl::Now() + options_.transfer_timeout;
-    absl::Status verdict = CheckMemory(memory);
-    if (verdict.ok() && in_place) verdict = AwaitStream(gpu_memory_, stream, deadline);
+    absl::Status verdict = live_->CheckUnmoved(memory);
+    if (verdict.ok() && in_place) verdict = live_->AwaitSteps(stream, deadline);
     HR_RETURN_IF_ERROR(BeginStage(generation, /*touches_live=*/in_place && verdict.ok(), deadline));
-    if (standby_ != nullptr && verdict.ok() && StageWritesMemory()) standby_->TakeBack();
+    if (standby_ != nullptr && verdict.ok() && live_->StageWrites()) standby_->TakeBack();
     if (!verdict.ok()) DeclineTransfer(generation);
     TransferStats transfer;
     absl::Time voted;
@@ -147,7 +129,7 @@ class ReceiverImpl final : public Receiver, private Member {
       if (verdict.ok()) {
         transfer = {};
         verdict = Transfer(generation, deadline, attempt, &transfer);
-        if (verdict.ok() && in_place) verdict = FillLive(*attempt.epoch);
+        if (verdict.ok() && in_place) verdict = live_->FillLive(attempt.epoch->buffers);
         // A membership that changed ends what it interrupted; the next epoch may have all bytes.
         if (!verdict.ok() && AwaitNextEpoch(generation, *attempt.epoch, verdict, deadline)) {
           verdict = absl::OkStatus();
@@ -178,7 +160,7 @@ class ReceiverImpl final : public Receiver, private Member {
   }
 
   absl::Status Apply(uint64_t generation, cuda::Stream stream) override {
-    HR_RETURN_IF_ERROR(AwaitStream(gpu_memory_, stream, absl::Now() + options_.transfer_timeout));
+    HR_RETURN_IF_ERROR(live_->AwaitSteps(stream, absl::Now() + options_.transfer_timeout));
     std::shared_ptr<ReceiverEpoch> epoch;
     HR_RETURN_IF_ERROR(Step([&](int64_t, MemberActions*) -> absl::Status {
       HR_RETURN_IF_ERROR(session().status());
@@ -192,7 +174,7 @@ class ReceiverImpl final : public Receiver, private Member {
     }));
     if (standby_ != nullptr) standby_->TakeBack();
     const absl::Time begin = absl::Now();
-    if (const absl::Status copied = CopyToLive(*epoch); !copied.ok()) {
+    if (const absl::Status copied = live_->CopyToLive(epoch->buffers); !copied.ok()) {
       Abandon(copied);
       return copied;
     }
@@ -322,75 +304,17 @@ class ReceiverImpl final : public Receiver, private Member {
     HR_ASSIGN_OR_RETURN(EpochPlan plan, EpochPlan::Make(effect.start));
     auto epoch = std::make_shared<ReceiverEpoch>(effect.epoch, std::move(plan));
     epoch->start = effect.start;
-    const Manifest& manifest = epoch->plan.manifest();
-    const int64_t rank = epoch->plan.DestinationRank(self());
-    for (size_t i = 0; i < manifest.destination.size(); ++i) {
-      const Buffer& b = manifest.destination[i];
-      if (b.rank != rank || b.alias_of) continue;
-      (gpu_memory_.has(b.name) ? epoch->on_gpu : epoch->live)[static_cast<int>(i)] = memory_.at(b.name).data;
-    }
-    epoch->commit_boxes.emplace(manifest, epoch->plan.plan(), rank);
-    if (options_.shadow != Shadow::kOff) {
-      if (shadow_ == nullptr) HR_RETURN_IF_ERROR(MakeShadow(*epoch));
-      for (const auto* buffers : {&epoch->live, &epoch->on_gpu}) {
-        for (const auto& [index, data] : *buffers) {
-          epoch->shadow[index] = shadow_of_.at(manifest.destination[index].name);
-        }
-      }
-    }
-    if (options_.shadow == Shadow::kDevice) {
-      HR_ASSIGN_OR_RETURN(epoch->commit_on_gpu, gpu_unpacking_.commits->Upload(
-                                                    epoch->commit_boxes->CopiesOnGpu(epoch->shadow, epoch->on_gpu)));
-    }
+    HR_ASSIGN_OR_RETURN(epoch->buffers, live_->Prepare(epoch->plan.manifest(), epoch->plan.plan(),
+                                                       epoch->plan.DestinationRank(self())));
     std::lock_guard<std::mutex> lock(mutex());
     stats_.plan_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-    stats_.shadow_bytes = shadow_ == nullptr ? 0 : shadow_->bytes();
-    stats_.pinned_bytes = pinned_ == nullptr ? 0 : shadow_->bytes();
+    stats_.shadow_bytes = live_->shadow_bytes();
+    stats_.pinned_bytes = live_->pinned_bytes();
     stats_.needed_bytes = 0;
     for (const Edge& edge : epoch->plan.EdgesOf(self())) {
       for (size_t i = 0; i < edge.count; ++i) stats_.needed_bytes += epoch->plan.plan().copies[edge.first + i].bytes();
     }
     return epoch;
-  }
-
-  absl::Status MakeShadow(const ReceiverEpoch& epoch) {
-    const Manifest& manifest = epoch.plan.manifest();
-    const int64_t rank = epoch.plan.DestinationRank(self());
-    const bool on_gpu = options_.shadow == Shadow::kDevice;
-    std::map<int, std::byte*> unserved;
-    for (const auto& [index, data] : on_gpu ? epoch.on_gpu : epoch.live) {
-      if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
-    }
-    if (on_gpu) {
-      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::AllocateOnGpu(manifest, rank, unserved, gpu_unpacking_.commits->cuda(),
-                                                               *options_.gpu));
-    } else {
-      HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
-      if (!epoch.on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow_->memory());
-    }
-    for (const auto& [index, data] : shadow_->buffers()) shadow_of_[manifest.destination[index].name] = data;
-    return absl::OkStatus();
-  }
-
-  // What a generation that was streamed into the live buffers lacks.
-  absl::Status FillLive(const ReceiverEpoch& epoch) {
-    epoch.commit_boxes->Fill(epoch.live);
-    return epoch.on_gpu.empty() ? absl::OkStatus() : epoch.commit_boxes->Fill(epoch.on_gpu, gpu_memory_.copies.get());
-  }
-
-  absl::Status CopyToLive(const ReceiverEpoch& epoch) {
-    switch (options_.shadow) {
-      case Shadow::kOff:
-        return absl::OkStatus();
-      case Shadow::kDevice:
-        HR_RETURN_IF_ERROR(gpu_unpacking_.commits->Run(epoch.commit_on_gpu));
-        return epoch.commit_boxes->Fill(epoch.on_gpu, gpu_memory_.copies.get());
-      case Shadow::kHost:
-        break;
-    }
-    epoch.commit_boxes->CopyAndFill(epoch.shadow, epoch.live);
-    if (epoch.on_gpu.empty()) return absl::OkStatus();
-    return epoch.commit_boxes->CopyAndFill(epoch.shadow, epoch.on_gpu, gpu_memory_.copies.get());
   }
 
   bool IsReady(const ReceiverEpoch& epoch) const {
@@ -415,8 +339,7 @@ class ReceiverImpl final : public Receiver, private Member {
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
     HR_ASSIGN_OR_RETURN(epoch.executor,
                         Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
-                                         IncarnationStamp(session().incarnation()), executor,
-                                         gpu_unpacking_.work == nullptr ? OnCpu() : gpu_unpacking_.work.get()));
+                                         IncarnationStamp(session().incarnation()), executor, live_->unpacking()));
     return absl::OkStatus();
   }
 
@@ -491,8 +414,7 @@ class ReceiverImpl final : public Receiver, private Member {
     Executor::Request request;
     request.generation = generation;
     for (int publisher : epoch.publisher_of_edge) request.slot_of_edge.push_back(attempt.announced.slots.at(publisher));
-    request.destination = epoch.shadow;
-    if (options_.shadow == Shadow::kOff) request.destination = gpu_unpacking_.work ? epoch.on_gpu : epoch.live;
+    request.destination = live_->Destination(epoch.buffers);
     for (const MemberKey& absent : attempt.announced.absent) {
       request.absent.insert(epoch.plan.DestinationRank(absent));
     }
@@ -507,12 +429,6 @@ class ReceiverImpl final : public Receiver, private Member {
       return started;
     };
     return epoch.executor->Run(request, stats);
-  }
-
-  // Whether Stage writes buffers that a standby offers: live ones, or those that have no second copy in a shadow.
-  bool StageWritesMemory() const {
-    return options_.shadow == Shadow::kOff ||
-           std::any_of(memory_.begin(), memory_.end(), [](const auto& buffer) { return !buffer.second.live; });
   }
 
   // Peers may wait for what this worker would pass on.
@@ -553,25 +469,6 @@ class ReceiverImpl final : public Receiver, private Member {
     return told && session().epoch() != attempted.number;
   }
 
-  // The host's buffers are where, and what, they were at Join.
-  absl::Status CheckMemory(const std::map<std::string, BufferMemory>& now) const {
-    for (const auto& [name, was] : memory_) {
-      auto moved = [&, &name = name](absl::string_view how) {
-        return About(
-            Error(ErrorCode::kDestinationMoved,
-                  absl::StrCat("engine ", options_.engine, " worker ", options_.worker, ", buffer \"", name, "\" ", how,
-                               " since it was declared. Nothing was written; declare the buffers anew")),
-            {.buffer = name, .rank = options_.worker});
-      };
-      auto it = now.find(name);
-      if (it == now.end()) return moved("is gone");
-      if (it->second.data != was.data) return moved("moved to another address");
-      if (it->second.shape != was.shape) return moved("has another shape");
-      if (it->second.strides != was.strides) return moved("has other strides");
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status Interruption(uint64_t generation, const ReceiverEpoch& epoch) {
     std::lock_guard<std::mutex> lock(mutex());
     if (!session().status().ok()) return session().status();
@@ -582,17 +479,11 @@ class ReceiverImpl final : public Receiver, private Member {
   }
 
   const ReceiverOptions options_;
-  const std::map<std::string, BufferMemory> memory_;
-  const GpuMemory gpu_memory_;
-  const GpuUnpacking gpu_unpacking_;
+  const std::unique_ptr<LiveMemory> live_;
   const std::unique_ptr<Transport> transport_;
-  std::optional<uint64_t> applied_;  // and not committed
-  // Of the thread that plans.
-  std::unique_ptr<ShadowMemory> shadow_;
-  std::unique_ptr<PinnedMemory> pinned_;         // the shadow; may be none
-  std::map<std::string, std::byte*> shadow_of_;  // by buffer
-  Incoming incoming_;                            // of the thread that stages
-  std::unique_ptr<Standby> standby_;             // of the same thread; may be none
+  std::optional<uint64_t> applied_;   // and not committed
+  Incoming incoming_;                 // of the thread that stages
+  std::unique_ptr<Standby> standby_;  // of the same thread; may be none
 
   // Under the lock.
   std::shared_ptr<ReceiverEpoch> planned_;    // the newest epoch that was planned
@@ -611,97 +502,13 @@ class ReceiverImpl final : public Receiver, private Member {
   ReceiverStats stats_;
 };
 
-absl::Status CheckDeclared(const ReceiverOptions& options, const Manifest& part,
-                           const std::map<std::string, BufferMemory>& memory) {
-  for (const Buffer& b : part.destination) {
-    auto it = memory.find(b.name);
-    const bool right = it != memory.end() && it->second.shape == b.shape && it->second.strides == b.strides &&
-                       (it->second.data != nullptr || SpanElements(b) == 0);
-    if (right) continue;
-    return About(
-        Error(ErrorCode::kDestinationMoved,
-              absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
-                           "\" is declared with shape [", absl::StrJoin(b.shape, ", "), "] and ",
-                           it == memory.end() ? "has no memory" : "its memory has another shape, strides or none")),
-        {.buffer = b.name, .rank = b.rank});
-  }
-  // Bytes that are written through one name must be those that are read through another.
-  std::map<std::string, std::pair<std::string, const std::byte*>> storages;
-  for (const Buffer& b : part.destination) {
-    auto apart = [&](const std::string& other) {
-      return About(Error(ErrorCode::kDestinationMoved,
-                         absl::StrCat("engine ", options.engine, " worker ", options.worker, ", buffer \"", b.name,
-                                      "\" is declared to share the memory of \"", other, "\" but lies elsewhere")),
-                   {.buffer = b.name, .rank = b.rank});
-    };
-    const std::byte* first = memory.at(b.name).data;
-    if (b.alias_of && memory.contains(*b.alias_of) && memory.at(*b.alias_of).data != first) return apart(*b.alias_of);
-    if (!b.storage || SpanElements(b) == 0) continue;
-    const std::byte* storage = first - b.storage->offset_bytes;
-    const auto [it, fresh] = storages.emplace(b.storage->id, std::make_pair(b.name, storage));
-    if (!fresh && it->second.second != storage) return apart(it->second.first);
-  }
-  return absl::OkStatus();
-}
-
-// What cannot be with buffers on a GPU, or a shadow there.
-absl::Status CheckGpuMemory(const ReceiverOptions& options, const std::vector<Buffer>& buffers,
-                            const GpuMemory& gpu_memory, const Transport& transport, bool standby) {
-  const std::string worker = absl::StrCat("engine ", options.engine, " worker ", options.worker);
-  const auto refuse = [&](const Buffer& b, const std::string& why) {
-    return About(
-        Error(ErrorCode::kInvalidOption,
-              absl::StrCat(worker, ", buffer \"", b.name, "\" is in ",
-                           gpu_memory.has(b.name) ? absl::StrCat("the memory of GPU ", *options.gpu) : "host memory",
-                           why)),
-        {.buffer = b.name, .rank = options.worker});
-  };
-  if (options.shadow == Shadow::kDevice && !options.gpu.has_value()) {
-    return Error(ErrorCode::kInvalidOption, absl::StrCat(worker, ": a shadow on a GPU, and no GPU was named: name it"));
-  }
-  const bool streams =
-      options.shadow == Shadow::kDevice || (options.shadow == Shadow::kOff && !gpu_memory.buffers.empty());
-  for (const Buffer& b : buffers) {
-    const bool on_gpu = gpu_memory.has(b.name);
-    if (SpanElements(b) == 0) continue;
-    if (on_gpu && standby)
-      return refuse(b, ", which other engines cannot read: it can be no standby. Join without one");
-    if (!streams) continue;
-    if (!on_gpu)
-      return refuse(b, ": bytes are streamed into a GPU for all buffers or for none. Take a shadow in host memory");
-    if (transport.capabilities().map) {
-      return refuse(b, absl::StrCat(", into which the transport ", transport.name(), " streams nothing: take a shadow ",
-                                    "in host memory, or a transport of messages"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<GpuUnpacking> MakeGpuUnpacking(const ReceiverOptions& options, const GpuMemory& gpu_memory,
-                                              const Transport& transport) {
-  GpuUnpacking unpacking;
-  if (options.shadow == Shadow::kHost) return unpacking;
-  if (options.shadow == Shadow::kOff && gpu_memory.buffers.empty()) return unpacking;
-  HR_ASSIGN_OR_RETURN(unpacking.work,
-                      GpuBoxWork::Create(*options.gpu, transport, options.chunk_bytes, options.staging_bytes));
-  if (options.shadow == Shadow::kDevice) {
-    HR_ASSIGN_OR_RETURN(unpacking.commits, GpuCopies::Create(*options.gpu));
-  }
-  return unpacking;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& options, const Manifest& part,
                                                          std::map<std::string, BufferMemory> memory,
                                                          std::unique_ptr<Transport> transport,
                                                          std::unique_ptr<Transport> standby) {
-  HR_RETURN_IF_ERROR(CheckDeclared(options, part, memory));
-  std::map<std::string, const std::byte*> first;
-  for (const auto& [name, buffer] : memory) first[name] = buffer.data;
-  HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.destination, first));
-  HR_RETURN_IF_ERROR(CheckGpuMemory(options, part.destination, gpu_memory, *transport, standby != nullptr));
-  HR_ASSIGN_OR_RETURN(GpuUnpacking gpu_unpacking, MakeGpuUnpacking(options, gpu_memory, *transport));
+  HR_ASSIGN_OR_RETURN(auto live, LiveMemory::Create(options, part, std::move(memory), *transport, standby != nullptr));
   proto::Layout layout;
   layout.set_manifest_fragment(EncodeFragment(part));
   layout.set_transport(std::string(transport->name()));
@@ -713,9 +520,8 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Join(const ReceiverOptions& 
       Member::SessionOptions(options.job, MemberKey::Receiver(options.engine, options.worker), std::move(layout),
                              options.workers),
       options.carried);
-  auto receiver =
-      std::make_unique<ReceiverImpl>(options, std::move(memory), std::move(gpu_memory), std::move(gpu_unpacking),
-                                     std::move(transport), std::move(session), std::move(client));
+  auto receiver = std::make_unique<ReceiverImpl>(options, std::move(live), std::move(transport), std::move(session),
+                                                 std::move(client));
   HR_RETURN_IF_ERROR(receiver->Start());
   if (standby != nullptr) HR_RETURN_IF_ERROR(receiver->StandBy(part, std::move(standby)));
   return receiver;
