@@ -1,4 +1,4 @@
-// A small job that lives through a thousand generations, with a failure in most of them, holds at the end what it held
+// A small job that lives through hundreds of generations, with a failure in most of them, holds at the end what it held
 // after the first hundred. HEADRACE_TEST_GENERATIONS sets how many generations, HEADRACE_TEST_SEED which failures.
 #include <cstdlib>
 #include <functional>
@@ -342,10 +342,10 @@ TEST(EnduranceTest, OverMemory) {
   memory.map = false;
   auto fabric = std::make_shared<MemoryFabric>(memory);
   Endure(
-      "memory", [fabric] { return fabric->NewEndpoint(); }, Generations(1000));
+      "memory", [fabric] { return fabric->NewEndpoint(); }, Generations(400));
 }
 
-TEST(EnduranceTest, OverHost) { Endure("host", OnTransport("host"), Generations(1000)); }
+TEST(EnduranceTest, OverHost) { Endure("host", OnTransport("host"), Generations(400)); }
 
 TEST(EnduranceTest, OverUcx) {
   if (const auto there = NewTransport("ucx"); !there.ok()) GTEST_SKIP() << there.status();
