@@ -150,13 +150,13 @@ Fault Flip(std::string name, int64_t rank, std::string buffer, Index element, st
 
 // Two data-parallel ranks share the load: some bytes of each are sent and some are not.
 TEST(ReplicasEndToEndTest, AByteThatIsSentOrNot) {
-  const TensorSpec w{"w", {256, 512}, Dtype::kBF16}, v{"v", {40, 6}, Dtype::kF32};
+  const TensorSpec w{"w", {64, 128}, Dtype::kBF16}, v{"v", {40, 6}, Dtype::kF32};
   Manifest m = WholeManifest({w, v});
   m.destination.clear();
   for (const TensorSpec& t : {w, v}) m.source.push_back(WholeBuffer(1, t));
   for (int64_t rank : {0, 1}) {
     m.destination.push_back(
-        BufferOf(rank, "w", w.dtype, {256, 256}, {PieceOf("w", {0, 256 * rank}, {256, 256}, {0, 0})}));
+        BufferOf(rank, "w", w.dtype, {64, 64}, {PieceOf("w", {0, 64 * rank}, {64, 64}, {0, 0})}));
     m.destination.push_back(WholeBuffer(rank, v));
   }
   const auto plan = BuildPlan(m);

@@ -23,7 +23,7 @@ using Kind = ControlEvent::Kind;
 using testing::From;
 
 // Far beyond what anything here takes; nothing waits for it unless it fails.
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 ControlServerOptions ServerOptions() {
   ControlServerOptions options;

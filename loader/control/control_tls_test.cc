@@ -30,7 +30,7 @@ using testing::CertificateAuthority;
 using testing::CertificateFiles;
 
 // Far beyond what anything here takes; nothing waits for it unless it fails.
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 std::string Contents(const std::string& path) {
   std::ostringstream text;

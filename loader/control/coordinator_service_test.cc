@@ -22,7 +22,7 @@ using testing::Effects;
 using ::testing::HasSubstr;
 using testing::LayoutOf;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 CoordinatorOptions JobOptions(int publishers, std::vector<int> workers) {
   CoordinatorOptions options;

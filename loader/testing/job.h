@@ -25,7 +25,7 @@
 namespace headrace::testing {
 
 // Far beyond what anything here takes.
-inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+inline absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 // Runs f(0) to f(n - 1) at once, each in a thread, started in an order drawn from `seed`.
 std::vector<absl::Status> ForAll(size_t n, const std::function<absl::Status(size_t)>& f, uint64_t seed = 0);

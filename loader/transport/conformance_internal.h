@@ -40,7 +40,7 @@ int RunPeerProcess(int argc, char** argv, const ConformanceBackend& backend);
 inline constexpr char kPeerFlag[] = "--conformance-peer";
 
 // A guard against hangs, never an expectation of speed.
-inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+inline absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 MATCHER_P(HasErrorCode, code, std::string("has the code ") + std::string(CodeName(code))) {
   *result_listener << arg;

@@ -32,7 +32,7 @@ using testing::PaintSource;
 using testing::SideMemory;
 
 // Far beyond what a network that works takes.
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 bool Next(Json* order) {
   std::string line;

@@ -37,7 +37,7 @@ namespace {
 using host::Name;
 using testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 // A connection to the owner that has said nothing yet; its cookie.
 Descriptor Dial(Transport& owner, Cookie* cookie) {

@@ -29,7 +29,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 std::unique_ptr<Transport> OnGpu(int gpu) {
   NcclOptions options;

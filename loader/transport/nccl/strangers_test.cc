@@ -33,7 +33,7 @@ namespace {
 using ::headrace::nccl_checker::TestSeed;
 using Bytes = std::vector<std::byte>;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+absl::Time Soon() { return absl::Now() + absl::Minutes(3); }
 
 std::unique_ptr<Transport> OnGpu(int gpu) {
   NcclOptions options;
