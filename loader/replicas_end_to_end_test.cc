@@ -155,8 +155,7 @@ TEST(ReplicasEndToEndTest, AByteThatIsSentOrNot) {
   m.destination.clear();
   for (const TensorSpec& t : {w, v}) m.source.push_back(WholeBuffer(1, t));
   for (int64_t rank : {0, 1}) {
-    m.destination.push_back(
-        BufferOf(rank, "w", w.dtype, {64, 64}, {PieceOf("w", {0, 64 * rank}, {64, 64}, {0, 0})}));
+    m.destination.push_back(BufferOf(rank, "w", w.dtype, {64, 64}, {PieceOf("w", {0, 64 * rank}, {64, 64}, {0, 0})}));
     m.destination.push_back(WholeBuffer(rank, v));
   }
   const auto plan = BuildPlan(m);
