@@ -129,7 +129,10 @@ absl::Status Lane::Advance() {
   HR_RETURN_IF_ERROR(gpu_.nccl->Check(state, "a communicator failed"));
   if (state == kInProgress) return absl::OkStatus();
   if (std::exchange(state_, State::kReady) == State::kLaunching) return AwaitEnd();
-  return absl::OkStatus();
+  if (running_.empty()) return absl::OkStatus();
+  // A stream that failed calls no host function: nothing else would tell that its groups never end.
+  const cuda::Error work = gpu_.cuda->cudaStreamQuery(stream_);
+  return work == cuda::kErrorNotReady ? absl::OkStatus() : gpu_.cuda->Check(work, "nccl: the GPU failed");
 }
 
 // Only now is the launch on the stream, so that what follows on it follows the launch.

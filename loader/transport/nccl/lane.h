@@ -86,7 +86,7 @@ class Lane {
   // and CudaRuntime::Check; the lane is of no use then, and the group is among those that Break gives.
   absl::Status Launch(Group group);
 
-  // Asks the communicator how it is: kPeerLost, kTransport.
+  // Asks the communicator, and the GPU where groups run, how they are: kPeerLost, kTransport.
   absl::Status Advance();
 
   // The oldest group, when it has ended; what was received is where it belongs. Empty: none has.
