@@ -120,15 +120,13 @@ absl::StatusOr<LiveBuffers> LiveMemory::Prepare(const Manifest& manifest, const 
 }
 
 absl::Status LiveMemory::MakeShadow(const Manifest& manifest, int64_t rank, const LiveBuffers& buffers) {
-  const bool on_gpu = options_.shadow == Shadow::kDevice;
-  std::map<int, std::byte*> unserved;
-  for (const auto& [index, data] : on_gpu ? buffers.on_gpu : buffers.live) {
-    if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
-  }
-  if (on_gpu) {
-    HR_ASSIGN_OR_RETURN(shadow_,
-                        ShadowMemory::AllocateOnGpu(manifest, rank, unserved, commits_->cuda(), *options_.gpu));
+  if (options_.shadow == Shadow::kDevice) {
+    HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::AllocateOnGpu(manifest, rank, commits_->cuda(), *options_.gpu));
   } else {
+    std::map<int, std::byte*> unserved;
+    for (const auto& [index, data] : buffers.live) {
+      if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
+    }
     HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
     if (!buffers.on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow_->memory());
   }

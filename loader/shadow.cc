@@ -52,9 +52,7 @@ kernels::CopyTable CommitBoxes::CopiesOnGpu(const std::map<int, std::byte*>& sha
   kernels::CopyTable table;
   for (const Box& t : tensors_) {
     const auto to = live.find(t.destination);
-    if (to == live.end()) continue;
-    std::byte* const from = shadow.at(t.destination);
-    if (from != to->second) table.AddCopy(Lower(t.box, from, to->second), 0);
+    if (to != live.end()) table.AddCopy(Lower(t.box, shadow.at(t.destination), to->second), 0);
   }
   return table;
 }
@@ -120,9 +118,8 @@ absl::Status ShadowMemory::AllocateOnHost(int64_t rank) {
 }
 
 absl::StatusOr<std::unique_ptr<ShadowMemory>> ShadowMemory::AllocateOnGpu(const Manifest& manifest, int64_t rank,
-                                                                          const std::map<int, std::byte*>& unserved,
                                                                           const CudaRuntime& cuda, int gpu) {
-  std::unique_ptr<ShadowMemory> shadow(new ShadowMemory(manifest, rank, unserved));
+  std::unique_ptr<ShadowMemory> shadow(new ShadowMemory(manifest, rank, {}));
   if (shadow->bytes_ > 0) {
     absl::StatusOr<std::unique_ptr<DeviceMemory>> memory =
         DeviceMemory::Allocate(cuda, gpu, shadow->bytes_, absl::StrCat("rank ", rank, ", shadow buffers"));

@@ -57,9 +57,9 @@ class ShadowMemory {
   // need none: they are their own shadow. kOutOfMemory names the bytes needed.
   static absl::StatusOr<std::unique_ptr<ShadowMemory>> Allocate(const Manifest& manifest, int64_t rank,
                                                                 const std::map<int, std::byte*>& unserved);
-  // In the memory of a GPU, not touched.
+  // In the memory of a GPU, not touched. Of all buffers: work of the engine that reads those which it does not compute
+  // with may still be under way there when the next generation streams.
   static absl::StatusOr<std::unique_ptr<ShadowMemory>> AllocateOnGpu(const Manifest& manifest, int64_t rank,
-                                                                     const std::map<int, std::byte*>& unserved,
                                                                      const CudaRuntime& cuda, int gpu);
   ~ShadowMemory();
   ShadowMemory(const ShadowMemory&) = delete;
