@@ -193,8 +193,8 @@ TEST(GpuEndToEndTest, HeldAndUnpackedOnGpus) {
   }
 }
 
-// Until it is staged the engine serves what it had; a shadow on the GPU changes nothing of that. Nor is a buffer written
-// that the engine's loading code reads, whose work on the GPU may be under way.
+// Until it is staged the engine serves what it had; a shadow on the GPU changes nothing of that. Nor is a buffer
+// written that the engine's loading code reads, whose work on the GPU may be under way.
 TEST(GpuEndToEndTest, AShadowOnTheGpuLeavesTheLiveBuffers) {
   JobConfig config;
   config.transport = OnMemory(false);
@@ -210,6 +210,30 @@ TEST(GpuEndToEndTest, AShadowOnTheGpuLeavesTheLiveBuffers) {
   ASSERT_EQ(gpu.job.receiver(0).Commit(2), absl::OkStatus());
   gpu.job.Expect(0, 2);
   EXPECT_EQ(gpu.Difference(), "");
+}
+
+// Steps that do not end are no matter of what streams into a shadow, small messages of a sender on the host included.
+TEST(GpuEndToEndTest, IntoAShadowOnTheGpuNothingWaitsForTheEnginesSteps) {
+  for (const Way& way : WaysOfMessages()) {
+    SCOPED_TRACE(way.name);
+    JobConfig config;
+    config.transport = way.transport;
+    config.shadow = {Shadow::kDevice};
+    config.chunk_bytes = 256;
+    GpuJob gpu(WholeManifest({{"a", {66}, Dtype::kF32}}), config);  // the last message has 8 bytes
+    ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+    ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+    ASSERT_EQ(gpu.Publish(2), absl::OkStatus());
+    ASSERT_EQ(gpu.job.AwaitAt(0, 2), absl::OkStatus());
+    const CurrentDevice current(Cuda(), gpu.GpuOfWorker(0));
+    Gate step(nullptr);
+    ASSERT_EQ(gpu.job.receiver(0).Stage(2, gpu.job.ReceiverMemory(0)), absl::OkStatus());
+    EXPECT_EQ(gpu.job.receiver(0).serving(), 1u);
+    step.Open();
+    ASSERT_EQ(gpu.job.receiver(0).Commit(2), absl::OkStatus());
+    gpu.job.Expect(0, 2);
+    EXPECT_EQ(gpu.Difference(), "");
+  }
 }
 
 // In place the first live write is Stage's.

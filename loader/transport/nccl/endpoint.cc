@@ -79,6 +79,11 @@ absl::Status NcclTransport::Start(const NcclOptions& options) {
   if (ended.get() < 0) return Error(ErrorCode::kTransport, absl::StrCat("nccl: eventfd: ", strerror(errno)));
   gpu_.ended = std::make_shared<Descriptor>(std::move(ended));
   gpu_.staging = std::make_shared<StagingPool>(cuda, Lane::kStagingBytes);
+  {
+    const CurrentDevice current(cuda, gpu_.device);
+    HR_RETURN_IF_ERROR(
+        cuda.Check(cuda.cudaStreamCreateWithFlags(&gpu_.copies, cuda::kStreamNonBlocking), "nccl: making a stream"));
+  }
   HR_ASSIGN_OR_RETURN(listener_, ListenOn(options.device));
   HR_RETURN_IF_ERROR(FillRandom(cookie_.data(), cookie_.size()));
   address_ = FormatAddress({cookie_, listener_.ip, listener_.port});
@@ -92,6 +97,7 @@ NcclTransport::~NcclTransport() {
   Abort(Error(ErrorCode::kAborted, "nccl: the endpoint is being destroyed"));
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
   gpu_.staging.reset();
+  if (gpu_.copies != nullptr) gpu_.cuda->cudaStreamDestroy(gpu_.copies);
 }
 
 absl::StatusOr<std::unique_ptr<Region>> NcclTransport::AllocateRegion(int64_t bytes) {

@@ -51,6 +51,8 @@ struct Gpu {
   // Becomes readable when a group may have ended.
   std::shared_ptr<Descriptor> ended;
   std::shared_ptr<StagingPool> staging;
+  // Of copies of small messages, which wait for no work of the process's own, as those of its default stream would.
+  cuda::Stream copies = nullptr;
 };
 
 class Lane {

@@ -79,8 +79,8 @@ absl::Status Link::Met(Match match) {
   absl::Status copied;
   if (message.on_device) {
     cuda::Error error = gpu_.cuda->cudaMemcpyAsync(receive.to, match.offer.content->data(), receive.bytes,
-                                                   cuda::kMemcpyHostToDevice, nullptr);
-    if (error == cuda::kSuccess) error = gpu_.cuda->cudaStreamSynchronize(nullptr);
+                                                   cuda::kMemcpyHostToDevice, gpu_.copies);
+    if (error == cuda::kSuccess) error = gpu_.cuda->cudaStreamSynchronize(gpu_.copies);
     copied = gpu_.cuda->Check(error, "nccl: copying a message to the device");
   } else if (receive.bytes > 0) {
     std::memcpy(receive.to, match.offer.content->data(), receive.bytes);
