@@ -161,6 +161,15 @@ TEST(GpuBoxWorkTest, WhatThereIsNot) {
   EXPECT_THAT(std::string(full.message()), HasSubstr("17592186044416 bytes are needed of the memory of GPU 3"));
 }
 
+// A member that cannot run them is told when it joins, not when it publishes.
+TEST(GpuBoxWorkTest, KernelsThatTheGpuDoesNotRun) {
+  setenv("HEADRACE_CUDA_KERNELS", "loader/gpu/libheadrace_refusing_kernels.so", 1);
+  const absl::Status refused = GpuBoxWork::WithoutChunks(kGpu).status();
+  setenv("HEADRACE_CUDA_KERNELS", nccl_checker::kKernelsPath, 1);
+  EXPECT_TRUE(HasCode(refused, ErrorCode::kTransport)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("copies on GPU 3: no kernel image"));
+}
+
 }  // namespace
 }  // namespace headrace
 

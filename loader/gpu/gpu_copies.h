@@ -29,7 +29,8 @@ class GpuCopies {
   static constexpr int64_t kMostImageBytes = int64_t{1} << 20;
   static constexpr int64_t kMostSums = 8192;
 
-  // kTransport: no CUDA runtime or no kernels: says what was tried and what to install. kInvalidOption: no such GPU.
+  // kTransport: no CUDA runtime or no kernels: says what was tried and what to install; or the kernels do not run on
+  // the GPU. kInvalidOption: no such GPU.
   static absl::StatusOr<std::unique_ptr<GpuCopies>> Create(int gpu);
   ~GpuCopies();
   GpuCopies(const GpuCopies&) = delete;
@@ -55,6 +56,9 @@ class GpuCopies {
   GpuCopies(const CudaRuntime& cuda, const HeadraceKernelsV1& kernels, int gpu)
       : cuda_(cuda), kernels_(kernels), gpu_(gpu) {}
   absl::Status Start();
+  // CUDA loads a kernel at its first launch, which allocates too; and one that this GPU does not run is to be known
+  // now.
+  absl::Status LoadEachKernel();
   absl::Status Launch(const HeadraceTable& table, uint64_t* sums);
 
   const CudaRuntime& cuda_;
