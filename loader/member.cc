@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "loader/control/coordinator_service.h"
+#include "loader/gpu/cuda_runtime.h"
 #include "planner/status.h"
 
 namespace headrace {
@@ -53,8 +54,14 @@ void Member::Begin() {
     session_->OnConnected(now, actions);
     return 0;
   });
-  thread_ = std::thread([this] { Run(); });
-  planning_ = std::thread([this] { Plan(); });
+  thread_ = std::thread([this] {
+    CurrentDevice::OfOurThread();
+    Run();
+  });
+  planning_ = std::thread([this] {
+    CurrentDevice::OfOurThread();
+    Plan();
+  });
 }
 
 void Member::Act(const MemberActions& actions) {

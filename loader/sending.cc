@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "loader/gpu/cuda_runtime.h"
+
 namespace headrace {
 namespace {
 
@@ -13,10 +15,10 @@ constexpr absl::Duration kIdleTurn = absl::Milliseconds(5);
 
 Sending::Sending(std::unique_ptr<Outlet> outlet, std::function<void()> settled,
                  std::function<void(const absl::Status&)> failed)
-    : outlet_(std::move(outlet)),
-      settled_(std::move(settled)),
-      failed_(std::move(failed)),
-      thread_([this] { Run(); }) {}
+    : outlet_(std::move(outlet)), settled_(std::move(settled)), failed_(std::move(failed)), thread_([this] {
+        CurrentDevice::OfOurThread();
+        Run();
+      }) {}
 
 void Sending::Stop() {
   {

@@ -32,13 +32,18 @@ absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path);
 // kInvalidOption: this process sees no such GPU. kTransport: there is none at all, or no driver.
 absl::Status CheckGpu(const CudaRuntime& cuda, int gpu);
 
-// Makes a device the calling thread's current one, and takes that back.
+// Makes a device the calling thread's current one, and takes that back. Threads of our own stay there: in one that has
+// not used CUDA before, taking it back would make a context on GPU 0, some hundreds of megabytes for each process.
+// Scopes of different devices are not nested there.
 class CurrentDevice {
  public:
+  // The calling thread is one of ours. Loads nothing.
+  static void OfOurThread() { ours_ = true; }
+
   CurrentDevice(const CudaRuntime& cuda, int device) : cuda_(cuda) {
     cuda_.cudaGetDevice(&before_);
     if (before_ != device) cuda_.cudaSetDevice(device);
-    changed_ = before_ != device;
+    changed_ = before_ != device && !ours_;
   }
   ~CurrentDevice() {
     if (changed_) cuda_.cudaSetDevice(before_);
@@ -47,6 +52,7 @@ class CurrentDevice {
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
+  static inline thread_local bool ours_ = false;
   const CudaRuntime& cuda_;
   int before_ = 0;
   bool changed_ = false;

@@ -124,8 +124,7 @@ absl::StatusOr<bool> DeviceCopies::IsOnDevice(const void* pointer) const {
 }
 
 std::unique_ptr<PinnedMemory> DeviceCopies::Pin(absl::Span<std::byte> memory) const {
-  // Not taken back: in a thread that has not used CUDA yet, that would make a context on GPU 0.
-  cuda_.cudaSetDevice(gpu_);
+  const CurrentDevice current(cuda_, gpu_);
   if (!cuda_.Check(cuda_.cudaHostRegister(memory.data(), memory.size(), cuda::kHostRegisterPortable), "pinning").ok()) {
     return nullptr;
   }

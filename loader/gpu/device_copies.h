@@ -56,8 +56,7 @@ class DeviceCopies {
   // Whether `pointer` is memory of this GPU (or managed memory); false: memory of the host. kInvalidOption: of another
   // GPU.
   absl::StatusOr<bool> IsOnDevice(const void* pointer) const;
-  // Null where the driver does not pin it: copies from and to it are slower then. The calling thread, one of ours, has
-  // the GPU as its current device afterwards.
+  // Null where the driver does not pin it: copies from and to it are slower then.
   std::unique_ptr<PinnedMemory> Pin(absl::Span<std::byte> memory) const;
 
   // Returns when all that was enqueued on `stream` of this GPU before the call has ended; null: its legacy default

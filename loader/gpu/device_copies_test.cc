@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -241,6 +242,19 @@ TEST(DeviceCopiesTest, AnErrorIsToldOnceByFinish) {
   EXPECT_NE(pin, nullptr);
   EXPECT_EQ(copies->Pin(absl::MakeSpan(a)), nullptr);
   ++violations_wanted;
+}
+
+// In a thread that has not used CUDA, going back to GPU 0 would make a context there.
+TEST(CurrentDeviceTest, IsTakenBackButInThreadsOfOurs) {
+  for (bool ours : {false, true}) {
+    int after = -1;
+    std::thread([&] {
+      if (ours) CurrentDevice::OfOurThread();
+      { const CurrentDevice current(Cuda(), kGpu); }
+      Cuda().cudaGetDevice(&after);
+    }).join();
+    EXPECT_EQ(after, ours ? kGpu : 0);
+  }
 }
 
 TEST(DeviceCopiesTest, WhereMemoryIs) {
