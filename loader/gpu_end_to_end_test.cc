@@ -13,6 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "loader/gpu/device_memory.h"
 #include "loader/gpu/gpu_options.h"
 #include "loader/slot.h"
 #include "loader/testing/checker_kernels/checker_kernels.h"
@@ -234,6 +235,29 @@ TEST(GpuEndToEndTest, IntoAShadowOnTheGpuNothingWaitsForTheEnginesSteps) {
     gpu.job.Expect(0, 2);
     EXPECT_EQ(gpu.Difference(), "");
   }
+}
+
+// A change of the membership takes no more of the GPU's memory than there was when the worker joined.
+TEST(GpuEndToEndTest, AnEngineThatComesWhenTheGpuIsFull) {
+  if (Gpus() < 8) GTEST_SKIP() << "the members that come are on the GPU that is full";
+  JobConfig config;
+  config.transport = OnMemory(false);
+  config.shadow = {Shadow::kDevice};
+  config.late_engines = {1};
+  GpuJob gpu(TwoEngines(), config);
+  ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+  ASSERT_EQ(gpu.Publish(1), absl::OkStatus());
+  ASSERT_EQ(FirstError(testing::ForAll(2, [&](size_t w) { return gpu.job.TakeAt(w, 1); })), absl::OkStatus());
+  std::vector<std::unique_ptr<DeviceMemory>> taken;
+  const int full = gpu.GpuOfWorker(0);
+  for (int64_t bytes = int64_t{1} << 40; bytes > 0; bytes /= 2) {
+    auto memory = DeviceMemory::Allocate(Cuda(), full, bytes, "a test");
+    if (memory.ok()) taken.push_back(*std::move(memory));
+  }
+  ASSERT_EQ(gpu.job.JoinEngine(1), absl::OkStatus());
+  ASSERT_EQ(gpu.job.TakeAt(2, 1), absl::OkStatus());
+  ASSERT_EQ(gpu.Round(2), absl::OkStatus());
+  EXPECT_EQ(gpu.Difference(), "");
 }
 
 // In place the first live write is Stage's.
@@ -526,5 +550,7 @@ int main(int argc, char** argv) {
   setenv("HEADRACE_NCCL", headrace::nccl_checker::kLibraryPath, 0);
   setenv("HEADRACE_CUDA_KERNELS", headrace::nccl_checker::kKernelsPath, 0);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+  // Small GPUs: one test fills one.
+  setenv(headrace::nccl_checker::kDeviceBytesVariable, "268435456", 1);
   return RUN_ALL_TESTS();
 }

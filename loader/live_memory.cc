@@ -113,23 +113,23 @@ absl::StatusOr<LiveBuffers> LiveMemory::Prepare(const Manifest& manifest, const 
   for (const auto* of : {&buffers.live, &buffers.on_gpu}) {
     for (const auto& [index, data] : *of) buffers.shadow[index] = shadow_of_.at(manifest.destination[index].name);
   }
-  if (options_.shadow == Shadow::kDevice) {
-    HR_ASSIGN_OR_RETURN(buffers.commit, commits_->Upload(buffers.boxes->CopiesOnGpu(buffers.shadow, buffers.on_gpu)));
-  }
   return buffers;
 }
 
 absl::Status LiveMemory::MakeShadow(const Manifest& manifest, int64_t rank, const LiveBuffers& buffers) {
+  std::unique_ptr<ShadowMemory> shadow;
   if (options_.shadow == Shadow::kDevice) {
-    HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::AllocateOnGpu(manifest, rank, commits_->cuda(), *options_.gpu));
+    HR_ASSIGN_OR_RETURN(shadow, ShadowMemory::AllocateOnGpu(manifest, rank, commits_->cuda(), *options_.gpu));
+    HR_ASSIGN_OR_RETURN(commit_, commits_->Upload(buffers.boxes->CopiesOnGpu(shadow->buffers(), buffers.on_gpu)));
   } else {
     std::map<int, std::byte*> unserved;
     for (const auto& [index, data] : buffers.live) {
       if (!memory_.at(manifest.destination[index].name).live) unserved[index] = data;
     }
-    HR_ASSIGN_OR_RETURN(shadow_, ShadowMemory::Allocate(manifest, rank, unserved));
-    if (!buffers.on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow_->memory());
+    HR_ASSIGN_OR_RETURN(shadow, ShadowMemory::Allocate(manifest, rank, unserved));
+    if (!buffers.on_gpu.empty()) pinned_ = gpu_memory_.copies->Pin(shadow->memory());
   }
+  shadow_ = std::move(shadow);
   for (const auto& [index, data] : shadow_->buffers()) shadow_of_[manifest.destination[index].name] = data;
   return absl::OkStatus();
 }
@@ -182,7 +182,7 @@ absl::Status LiveMemory::CopyToLive(const LiveBuffers& buffers) const {
     case Shadow::kOff:
       return absl::OkStatus();
     case Shadow::kDevice:
-      HR_RETURN_IF_ERROR(commits_->Run(buffers.commit));
+      HR_RETURN_IF_ERROR(commits_->Run(commit_));
       return FillLive(buffers);
     case Shadow::kHost:
       break;

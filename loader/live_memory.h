@@ -34,7 +34,6 @@ struct LiveBuffers {
   std::map<int, std::byte*> live, on_gpu;  // of the host and of the GPU
   std::map<int, std::byte*> shadow;        // of both, empty without one
   std::optional<CommitBoxes> boxes;
-  GpuCopies::Uploaded commit;  // kDevice
 };
 
 class LiveMemory {
@@ -85,6 +84,9 @@ class LiveMemory {
   std::unique_ptr<ShadowMemory> shadow_;
   std::unique_ptr<PinnedMemory> pinned_;         // the shadow; may be none
   std::map<std::string, std::byte*> shadow_of_;  // by buffer
+  // kDevice; the copies of every epoch, since none changes what the buffers are. So memory of the GPU, which the engine
+  // may have taken meanwhile, is not needed again, nor freed, which would wait for what runs there.
+  GpuCopies::Uploaded commit_;
 };
 
 }  // namespace headrace
