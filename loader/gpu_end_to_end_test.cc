@@ -495,6 +495,19 @@ TEST(GpuEndToEndTest, WhatCannotBeOnAGpu) {
   EXPECT_EQ(gpu.Difference(), "");
 }
 
+// What offers nothing may lie anywhere.
+TEST(GpuEndToEndTest, HeldBesideABufferThatOffersNothing) {
+  JobConfig config;
+  config.transport = OnMemory(false);
+  config.holding = {0};
+  Manifest m = WholeManifest({{"a", {4}, Dtype::kF32}});
+  m.source.push_back(BufferOf(0, "spare", Dtype::kF32, {4}, {}));
+  GpuJob gpu(m, config, [](const Buffer& b) { return b.name != "spare"; });
+  ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+  ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+  EXPECT_EQ(gpu.Difference(), "");
+}
+
 // Receivers map the host's memory alone.
 TEST(GpuEndToEndTest, WhatCannotBeOverATransportThatMaps) {
   JobConfig config;

@@ -511,7 +511,7 @@ absl::Status CheckHeldOnGpu(const PublisherOptions& options, const std::vector<B
                             const GpuMemory& gpu_memory, const Transport& transport) {
   for (const Buffer& b : buffers) {
     const bool on_gpu = gpu_memory.has(b.name);
-    if (SpanElements(b) == 0 || (on_gpu && !transport.capabilities().map)) continue;
+    if (SpanElements(b) == 0 || b.pieces.empty() || (on_gpu && !transport.capabilities().map)) continue;
     const std::string about = absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name, "\" is in ",
                                            on_gpu ? absl::StrCat("the memory of GPU ", *options.gpu) : "host memory");
     return About(
