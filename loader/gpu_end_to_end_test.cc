@@ -297,7 +297,7 @@ TEST(GpuEndToEndTest, InPlaceTheFirstWriteWaitsForTheEnginesSteps) {
 }
 
 // Replicas, strides with gaps, fills and aliases, all on GPUs, held where nothing is converted, into shadows on the GPU
-// and in place. Chunks end inside elements and runs.
+// and in place; passed on within hosts. Chunks end inside elements and runs, and there may be a single one.
 TEST(GpuEndToEndTest, RandomManifestsHeldOnGpus) {
   const char* given = std::getenv("HEADRACE_TEST_SEED");
   const uint64_t first = given == nullptr ? 0 : std::strtoull(given, nullptr, 10);
@@ -305,7 +305,10 @@ TEST(GpuEndToEndTest, RandomManifestsHeldOnGpus) {
   for (uint64_t seed = first; seed < first + std::max(12, testing::Share(60)); ++seed) {
     SCOPED_TRACE(::testing::Message() << "HEADRACE_TEST_SEED=" << seed);
     Random random(seed);
-    Manifest m = RandomManifest(random);
+    RandomManifestOptions options;
+    options.max_hosts = static_cast<int>(Uniform(random, 1, 3));
+    options.broadcast_percent = seed % 5 == 0 ? 50 : 0;
+    Manifest m = RandomManifest(random, options);
     if (SourcesContradict(m)) continue;
     if (seed % 2 == 0) testing::WidenSources(seed, &m);
     std::map<int64_t, bool> converts;
@@ -318,8 +321,9 @@ TEST(GpuEndToEndTest, RandomManifestsHeldOnGpus) {
     }
     held += static_cast<int>(config.holding.size());
     config.transport = seed % 3 == 0 ? OnMembersGpu : OnMemory(false);
-    config.chunk_bytes = seed % 4 == 0 ? 72 : 64;
-    config.staging_bytes = 64 << 10;
+    config.policy = seed % 5 == 0 ? "hybrid" : "auto";
+    config.chunk_bytes = Uniform(random, 64, 130);
+    config.staging_bytes = config.chunk_bytes * Uniform(random, 1, 5);
     config.seed = seed;
     config.shadow.assign(8, seed % 2 == 0 ? Shadow::kDevice : Shadow::kOff);
     GpuJob gpu(m, config);
