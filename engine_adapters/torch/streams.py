@@ -19,3 +19,9 @@ def gpu_of(tensors: Iterable[torch.Tensor], whose: str) -> int | None:
 def current_stream(gpu: int | None) -> int:
     """The handle of this thread's current stream there, for the core; 0 without a GPU."""
     return 0 if gpu is None else torch.cuda.current_stream(gpu).cuda_stream
+
+
+def use_gpu(gpu: int | None) -> None:
+    """Makes it this thread's current one."""
+    if gpu is not None:
+        torch.cuda.set_device(gpu)

@@ -26,6 +26,13 @@ class StreamsTest(unittest.TestCase):
             self.assertEqual(streams.current_stream(2), 102)
             self.assertEqual(streams.current_stream(None), 0)
 
+    def test_the_current_gpu(self) -> None:
+        with mock.patch("torch.cuda.set_device") as set_device:
+            streams.use_gpu(None)
+            set_device.assert_not_called()
+            streams.use_gpu(2)
+            set_device.assert_called_once_with(2)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -25,7 +25,7 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from headrace import __version__, core
 from headrace.errors import Error, InputError, InternalError, ResourceError, StateError
-from headrace.torch.streams import current_stream
+from headrace.torch.streams import current_stream, use_gpu
 from headrace.vllm import layout as layouts
 from headrace.vllm import options as option_table
 from headrace.vllm import refusals
@@ -254,6 +254,7 @@ class HeadraceWeightTransferEngine(WeightTransferEngine[Options, UpdateInfo]):
             transfer_timeout=options.transfer_timeout,
             on_error=self._remember,
             stream=lambda: current_stream(gpu),
+            use_gpu=lambda: use_gpu(gpu),
         )
 
     def _load(self, session: Receiving) -> None:

@@ -45,16 +45,19 @@ class Receiving:
         transfer_timeout: float,
         on_error: Callable[[Error], None],
         stream: Callable[[], int] = lambda: 0,
+        use_gpu: Callable[[], None] = lambda: None,
     ) -> None:
         """receiver: a joined headrace.core.Receiver, owned from now on. restate: the live buffers as they are now;
         called in the thread that stages, before each generation. transfer_timeout: seconds. on_error: told, once and
         in whichever thread finds it, each generation that was given up and what ended the session. stream: the one that
-        the engine's steps are on, for the core; called in the threads of apply() and obtain()."""
+        the engine's steps are on, for the core; called in the threads of apply() and obtain(). use_gpu:
+        makes the worker's GPU the current one of the thread that streams: another one would get a context here."""
         self._receiver = receiver
         self._restate = restate
         self._transfer_timeout = transfer_timeout
         self._on_error = on_error
         self._stream_of_steps = stream
+        self._use_gpu = use_gpu
         self._changed = threading.Condition()
         self._state = "waiting" if shadow else "off"
         self._next: int | None = None  # taken from the receiver, not staged yet (without a shadow)
@@ -238,6 +241,7 @@ class Receiving:
 
     def _stream(self) -> None:
         try:
+            self._use_gpu()
             while self._my_turn():
                 try:
                     generation = self._receiver.next_generation(_POLL)

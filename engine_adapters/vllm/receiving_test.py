@@ -55,8 +55,15 @@ class ReceivingTest(unittest.TestCase):
 
     def test_the_first_live_write_is_told_the_stream_of_the_engines_steps(self):
         self.receiver = FakeReceiver()
+        entered: list[tuple[str, list[str]]] = []
         session = Receiving(
-            self.receiver, dict, shadow=True, transfer_timeout=30.0, on_error=self.fail, stream=lambda: 77
+            self.receiver,
+            dict,
+            shadow=True,
+            transfer_timeout=30.0,
+            on_error=self.fail,
+            stream=lambda: 77,
+            use_gpu=lambda: entered.append((threading.current_thread().name, self.receiver.log.copy())),
         )
         self.addCleanup(self.end, session)
         self.receiver.announced.put(1)
@@ -64,6 +71,7 @@ class ReceivingTest(unittest.TestCase):
         session.apply(1)
         session.commit(1)
         self.assertEqual(self.receiver.log, ["stage 1", "apply 1 after 77", "commit 1"])
+        self.assertEqual(entered, [("headrace-stream", [])])
 
     def test_in_place_does_nothing_before_it_is_asked(self):
         session = self.session(shadow=False)
