@@ -25,6 +25,7 @@
 #include "loader/transport/nccl/nccl.h"
 #include "planner/status.h"
 #include "planner/testing/element_oracle.h"
+#include "planner/testing/manifest_parts.h"
 #include "planner/testing/random_manifest.h"
 
 namespace headrace {
@@ -445,6 +446,43 @@ TEST(GpuEndToEndTest, AnEngineThatComesAgain) {
     ASSERT_EQ(gpu.job.TakeAt(2, 1), absl::OkStatus());
     EXPECT_EQ(gpu.Difference(), "");
     ASSERT_EQ(gpu.Round(2), absl::OkStatus());
+    EXPECT_EQ(gpu.Difference(), "");
+  }
+}
+
+// One of two data-parallel ranks dies while both hold: the other one's GPU sends all.
+TEST(GpuEndToEndTest, AReplicaTakesTheLoadOfOneThatDies) {
+  const TensorSpec a{"a", {64, 24}, Dtype::kBF16}, b{"b", {300}, Dtype::kF32};
+  Manifest m;
+  m.tensors = {a, b};
+  for (int64_t rank : {0, 1}) m.source.insert(m.source.end(), {WholeBuffer(rank, a), WholeBuffer(rank, b)});
+  for (int64_t rank : {0, 1}) {
+    m.destination.insert(m.destination.end(), {WholeBuffer(rank, a), WholeBuffer(rank, b)});
+    m.topology.destination.push_back({rank, "", "", "e" + std::to_string(rank)});
+  }
+  for (const Way& way : WaysOfMessages()) {
+    SCOPED_TRACE(way.name);
+    JobConfig config;
+    config.transport = way.transport;
+    config.holding = {0, 1};
+    config.shadow = {Shadow::kDevice, Shadow::kOff};
+    config.rejoin_ns = 60'000'000'000;
+    GpuJob gpu(m, config);
+    ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+    ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+    ASSERT_EQ(gpu.Publish(2), absl::OkStatus());
+    ASSERT_EQ(FirstError(testing::ForAll(3,
+                                         [&](size_t i) {
+                                           if (i < 2) return gpu.job.TakeAt(i, 2);
+                                           gpu.job.KillPublisher(0);
+                                           return absl::OkStatus();
+                                         })),
+              absl::OkStatus());
+    for (size_t worker : {0, 1}) gpu.job.Expect(worker, 2);
+    EXPECT_EQ(gpu.Difference(), "");
+    ASSERT_EQ(gpu.job.publisher(1).AwaitRelease(2, Soon()), absl::OkStatus());
+    ASSERT_EQ(gpu.job.JoinPublisher(0), absl::OkStatus());
+    ASSERT_EQ(gpu.Round(3), absl::OkStatus());
     EXPECT_EQ(gpu.Difference(), "");
   }
 }
