@@ -72,11 +72,16 @@ bazel_tests() {
 
 # Python's unittest: each test counts. $2...: the command.
 python_tests() {
-  local name=$1 ran bad skipped
+  local name=$1
   shift
   say "$name"
   "$@" 2>&1 | tee "$log"
-  local status=${PIPESTATUS[0]}
+  count_python_tests "$name" "${PIPESTATUS[0]}"
+}
+
+# Counts what unittest printed into $log.
+count_python_tests() { # name, exit status
+  local name=$1 status=$2 ran bad skipped
   ran=$(sed -n 's/^Ran \([0-9]*\) tests\? in .*/\1/p' "$log")
   skipped=$(sed -n 's/.*skipped=\([0-9]*\).*/\1/p' "$log")
   bad=$(sed -nE 's/^(FAIL|ERROR): ([^ ]*( \([^)]*\))?).*/\2/p' "$log" | sort -u)  # a test fails once, whatever its subtests
@@ -103,12 +108,23 @@ step "the wheel" tools/wheel/venv.sh .venv-vllm
 python_tests "the wheel's tests" .venv-wheel/bin/python -m unittest discover -s tests/python -p '*_test.py'
 step "the Python packages" tools/dev_tree.sh .bazel/python
 tree=$PWD/.bazel/python
-# A process for each module: some fork, and engines leave much behind.
+# A process for each module: some fork, and engines leave much behind. Two at a time: each is busy on one core.
+modules=()
 for file in "$tree"/headrace/*_test.py "$tree"/headrace/*/*_test.py; do
   module=${file#"$tree/"}
   module=${module%.py}
-  python_tests "${module//\//.}" env PYTHONPATH="$tree" OMP_NUM_THREADS=1 .venv-vllm/bin/python -W ignore -m unittest "${module//\//.}"
+  modules+=("${module//\//.}")
 done
+say "the Python packages' tests"
+printed=$(mktemp -d)
+printf '%s\n' "${modules[@]}" | env PYTHONPATH="$tree" OMP_NUM_THREADS=1 xargs -P 2 -I MODULE bash -c \
+  '.venv-vllm/bin/python -W ignore -m unittest "$1" >"$2/$1" 2>&1; echo $? >"$2/$1.status"; echo "  $1"' - MODULE "$printed"
+for module in "${modules[@]}"; do
+  say "$module"
+  tee "$log" <"$printed/$module"
+  count_python_tests "$module" "$(cat "$printed/$module.status")"
+done
+rm -rf "$printed"
 for file in tests/vllm/*_test.py; do
   module=$(basename "$file" .py)
   python_tests "$file" env -C tests/vllm PYTHONPATH="$tree" "$PWD/.venv-vllm/bin/python" -W ignore -m unittest -v "$module"
