@@ -13,11 +13,9 @@ namespace headrace {
 absl::StatusOr<std::unique_ptr<LiveMemory>> LiveMemory::Create(const ReceiverOptions& options, const Manifest& part,
                                                                std::map<std::string, BufferMemory> memory,
                                                                const Transport& transport, bool standby) {
-  std::map<std::string, const std::byte*> first;
-  for (const auto& [name, buffer] : memory) first[name] = buffer.data;
   std::unique_ptr<LiveMemory> live(new LiveMemory(options, std::move(memory)));
   HR_RETURN_IF_ERROR(live->CheckDeclared(part));
-  HR_ASSIGN_OR_RETURN(live->gpu_memory_, FindGpuMemory(options.gpu, part.destination, first));
+  HR_ASSIGN_OR_RETURN(live->gpu_memory_, FindGpuMemory(options.gpu, part.destination, live->first_bytes()));
   HR_RETURN_IF_ERROR(live->CheckGpuMemory(part, transport, standby));
   HR_RETURN_IF_ERROR(live->MakeUnpacking(transport));
   return live;
@@ -69,15 +67,13 @@ absl::Status LiveMemory::CheckGpuMemory(const Manifest& part, const Transport& t
   if (options_.shadow == Shadow::kDevice && !options_.gpu.has_value()) {
     return Error(ErrorCode::kInvalidOption, absl::StrCat(worker, ": a shadow on a GPU, and no GPU was named: name it"));
   }
-  const bool streams =
-      options_.shadow == Shadow::kDevice || (options_.shadow == Shadow::kOff && !gpu_memory_.buffers.empty());
   for (const Buffer& b : part.destination) {
     const bool on_gpu = gpu_memory_.has(b.name);
     if (SpanElements(b) == 0) continue;
     if (on_gpu && standby) {
       return refuse(b, ", which other engines cannot read: it can be no standby. Join without one");
     }
-    if (!streams) continue;
+    if (!streams_into_gpu()) continue;
     if (!on_gpu) {
       return refuse(b, ": bytes are streamed into a GPU for all buffers or for none. Take a shadow in host memory");
     }
@@ -89,9 +85,12 @@ absl::Status LiveMemory::CheckGpuMemory(const Manifest& part, const Transport& t
   return absl::OkStatus();
 }
 
+bool LiveMemory::streams_into_gpu() const {
+  return options_.shadow == Shadow::kDevice || (options_.shadow == Shadow::kOff && !gpu_memory_.buffers.empty());
+}
+
 absl::Status LiveMemory::MakeUnpacking(const Transport& transport) {
-  if (options_.shadow == Shadow::kHost) return absl::OkStatus();
-  if (options_.shadow == Shadow::kOff && gpu_memory_.buffers.empty()) return absl::OkStatus();
+  if (!streams_into_gpu()) return absl::OkStatus();
   HR_ASSIGN_OR_RETURN(unpacking_,
                       GpuBoxWork::Create(*options_.gpu, transport, options_.chunk_bytes, options_.staging_bytes));
   if (options_.shadow == Shadow::kDevice) {

@@ -71,6 +71,7 @@ class LiveMemory {
       : options_(options), memory_(std::move(memory)) {}
   absl::Status CheckDeclared(const Manifest& part) const;
   absl::Status CheckGpuMemory(const Manifest& part, const Transport& transport, bool standby) const;
+  bool streams_into_gpu() const;
   absl::Status MakeUnpacking(const Transport& transport);
   absl::Status MakeShadow(const Manifest& manifest, int64_t rank, const LiveBuffers& buffers);
 

@@ -44,11 +44,11 @@ _JOIN_S = 120.0
 class HeadraceTrainerInitInfo(TrainerInitInfo):
     """What all ranks give alike, beside their rank.
 
-    world_size: the server's workers (TP * PP * DP). shadow: "host", "device" or "off". dtype: what the server computes in, when
-    that is not the parameters' own: they are converted while they are copied. listen: where rank 0's coordinator
-    listens, HOST:PORT that ranks and workers reach; beyond loopback it needs coordinator_tls and tls (the server has its
-    own, see docs/vllm.md), or trust_network. group: the trainer's ranks; None: the default group, or this
-    process alone. timeout: seconds for each publish and update.
+    world_size: the server's workers (TP * PP * DP). shadow: "host", "device" or "off". dtype: what the server
+    computes in, when that is not the parameters' own: they are converted while they are copied. listen: where rank
+    0's coordinator listens, HOST:PORT that ranks and workers reach; beyond loopback it needs coordinator_tls and tls
+    (the server has its own, see docs/vllm.md), or trust_network. group: the trainer's ranks; None: the default group,
+    or this process alone. timeout: seconds for each publish and update.
     """
 
     backend: ClassVar[str] = "headrace"
