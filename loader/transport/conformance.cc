@@ -21,6 +21,23 @@
 
 namespace headrace {
 namespace conformance {
+namespace {
+
+// The backend's; set once, before any test.
+std::function<void(std::byte* to, const std::byte* from, size_t bytes)> copy_bytes = std::memcpy;
+
+}  // namespace
+
+void Write(const std::vector<std::byte>& bytes, absl::Span<std::byte> region) {
+  ASSERT_EQ(bytes.size(), region.size());
+  copy_bytes(region.data(), bytes.data(), bytes.size());
+}
+
+std::vector<std::byte> Contents(absl::Span<const std::byte> memory) {
+  std::vector<std::byte> bytes(memory.size());
+  copy_bytes(bytes.data(), memory.data(), memory.size());
+  return bytes;
+}
 
 std::vector<std::byte> Pattern(size_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -136,6 +153,7 @@ class ConformanceTest : public testing::Test {
 
 int RunConformance(int argc, char** argv, const ConformanceBackend& backend) {
   using namespace conformance;
+  if (backend.copy != nullptr) copy_bytes = backend.copy;
   if (argc > 1 && std::strcmp(argv[1], kPeerFlag) == 0) return RunPeerProcess(argc, argv, backend);
   testing::InitGoogleMock(&argc, argv);
   std::vector<Case> cases = GeneralCases();

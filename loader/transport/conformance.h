@@ -11,6 +11,7 @@
 // which runs the conformance tests and all other tests of the binary. After each test the process has as many open
 // descriptors and threads as before, and no file under /dev/shm was open or mapped at its end.
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <set>
@@ -28,6 +29,8 @@ struct ConformanceBackend {
   std::function<NewEndpoint()> new_world;
   // Endpoints in different processes reach each other: also run the tests that start this binary again and kill it.
   bool across_processes = false;
+  // Copies to, or out of, regions and mappings that the host does not reach; none: it reaches them.
+  std::function<void(std::byte* to, const std::byte* from, size_t bytes)> copy = nullptr;
   // Tests that this backend does not pass, by name ("PeerDeathEndsOperations"); an unknown name is an error.
   std::set<std::string> opt_out = {};
 };

@@ -29,10 +29,10 @@ void RegionsAreZeroFilledAlignedAndWritable(const NewEndpoint& new_endpoint) {
     absl::Span<std::byte> bytes = (*region)->bytes();
     ASSERT_EQ(bytes.size(), static_cast<size_t>(size));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % 4096, 0u);
-    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+    EXPECT_TRUE(Contents(bytes) == std::vector<std::byte>(bytes.size()));
     const std::vector<std::byte> pattern = Pattern(size, TestSeed());
-    std::copy(pattern.begin(), pattern.end(), bytes.begin());
-    EXPECT_TRUE(std::equal(pattern.begin(), pattern.end(), bytes.begin()));
+    Write(pattern, bytes);
+    EXPECT_TRUE(Contents(bytes) == pattern);
     EXPECT_EQ((*region)->key().empty(), !endpoint->capabilities().map);
   }
 }
@@ -54,8 +54,9 @@ void RegionsOutliveTheirEndpoint(const NewEndpoint& new_endpoint) {
   auto region = endpoint->AllocateRegion(10000);
   ASSERT_TRUE(region.ok()) << region.status();
   endpoint.reset();
-  std::fill((*region)->bytes().begin(), (*region)->bytes().end(), std::byte{7});
-  EXPECT_EQ((*region)->bytes()[9999], std::byte{7});
+  const std::vector<std::byte> pattern = Pattern(10000, TestSeed());
+  Write(pattern, (*region)->bytes());
+  EXPECT_TRUE(Contents((*region)->bytes()) == pattern);
 }
 
 void ConnectRefusesWhatIsNoAddress(const NewEndpoint& new_endpoint) {

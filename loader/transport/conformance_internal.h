@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/transport/conformance.h"
@@ -53,6 +54,10 @@ std::vector<std::byte> Pattern(size_t size, uint64_t seed);
 uint64_t TestSeed();
 // HEADRACE_TEST_SHARE percent of `count`, at least 1.
 int Share(int count);
+
+// Into a region, and out of a region or a mapping, by the backend's `copy`.
+void Write(const std::vector<std::byte>& bytes, absl::Span<std::byte> region);
+std::vector<std::byte> Contents(absl::Span<const std::byte> memory);
 
 // Two endpoints of one world that know each other.
 struct Pair {

@@ -1,7 +1,5 @@
 // Conformance: regions and mappings.
 
-#include <algorithm>
-
 #include "absl/time/clock.h"
 #include "loader/transport/conformance_internal.h"
 
@@ -13,12 +11,12 @@ std::unique_ptr<Region> Filled(Transport& owner, const std::vector<std::byte>& p
   auto region = owner.AllocateRegion(pattern.size());
   EXPECT_TRUE(region.ok()) << region.status();
   if (!region.ok()) return nullptr;
-  std::copy(pattern.begin(), pattern.end(), (*region)->bytes().begin());
+  Write(pattern, (*region)->bytes());
   return *std::move(region);
 }
 
 bool Holds(const Mapping& mapping, const std::vector<std::byte>& pattern) {
-  return std::equal(mapping.bytes().begin(), mapping.bytes().end(), pattern.begin(), pattern.end());
+  return Contents(mapping.bytes()) == pattern;
 }
 
 void MappingsReadWhatTheOwnerWrites(const NewEndpoint& new_endpoint) {
@@ -31,7 +29,7 @@ void MappingsReadWhatTheOwnerWrites(const NewEndpoint& new_endpoint) {
     ASSERT_TRUE(mapping.ok()) << mapping.status();
     EXPECT_TRUE(Holds(**mapping, first)) << size;
     const std::vector<std::byte> second = Pattern(size, TestSeed() + size + 1);
-    std::copy(second.begin(), second.end(), region->bytes().begin());
+    Write(second, region->bytes());
     EXPECT_TRUE(Holds(**mapping, second)) << size;
   }
 }

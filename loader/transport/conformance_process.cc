@@ -128,8 +128,7 @@ struct Child {
     if (words[0] == "region" && absl::SimpleAtoi(words[1], &bytes) && absl::SimpleAtoi(words[2], &seed)) {
       auto region = endpoint->AllocateRegion(bytes);
       if (!region.ok()) return Fail(region.status());
-      const Bytes pattern = Pattern(bytes, seed);
-      std::copy(pattern.begin(), pattern.end(), (*region)->bytes().begin());
+      Write(Pattern(bytes, seed), (*region)->bytes());
       WriteLine(1, Hex((*region)->key()));
       regions.push_back(*std::move(region));
     } else if (words[0] == "register" && absl::SimpleAtoi(words[1], &bytes) && absl::SimpleAtoi(words[2], &seed)) {
@@ -185,9 +184,7 @@ void MappingsSurviveAKilledOwner(const NewEndpoint& new_endpoint) {
   const std::string key = Unhex(owner.Ask(absl::StrCat("region 3000001 ", TestSeed() % 1000)));
   auto mapping = endpoint->Map(peer, key, Soon());
   ASSERT_TRUE(mapping.ok()) << mapping.status();
-  const auto holds = [&] {
-    return std::equal(pattern.begin(), pattern.end(), (*mapping)->bytes().begin(), (*mapping)->bytes().end());
-  };
+  const auto holds = [&] { return Contents((*mapping)->bytes()) == pattern; };
   EXPECT_TRUE(holds());
   owner.Kill();
   EXPECT_TRUE(holds());

@@ -21,25 +21,15 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEA
 
 class SealedRegion : public Region {
  public:
-  SealedRegion(std::shared_ptr<RegionTable> table, Key key, Descriptor fd, std::byte* data, size_t size)
-      : table_(std::move(table)), key_(key), fd_(std::move(fd)), data_(data), size_(size) {
-    std::lock_guard<std::mutex> lock(table_->mutex);
-    table_->regions[key_] = {fd_.get(), size_};
-  }
-  ~SealedRegion() override {
-    {
-      std::lock_guard<std::mutex> lock(table_->mutex);
-      table_->regions.erase(key_);
-    }
-    munmap(data_, size_);
-  }
+  SealedRegion(std::unique_ptr<TableEntry> entry, Descriptor fd, std::byte* data, size_t size)
+      : fd_(std::move(fd)), entry_(std::move(entry)), data_(data), size_(size) {}
+  ~SealedRegion() override { munmap(data_, size_); }
   absl::Span<std::byte> bytes() override { return {data_, size_}; }
-  std::string key() const override { return std::string(key_.begin(), key_.end()); }
+  std::string key() const override { return entry_->key(); }
 
  private:
-  const std::shared_ptr<RegionTable> table_;
-  const Key key_;
   const Descriptor fd_;
+  const std::unique_ptr<TableEntry> entry_;  // leaves the table before the descriptor is closed
   std::byte* const data_;
   const size_t size_;
 };
@@ -53,6 +43,16 @@ class SealedMapping : public Mapping {
  private:
   const std::byte* const data_;
   const size_t size_;
+};
+
+class SealedMemory : public RegionMemory {
+ public:
+  absl::StatusOr<std::unique_ptr<Region>> New(std::shared_ptr<RegionTable> table, int64_t bytes) override {
+    return NewSealedRegion(std::move(table), bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Mapping>> Map(Descriptor fd, uint64_t bytes) override {
+    return MapSealed(std::move(fd), bytes);
+  }
 };
 
 // `what` failed with errno for a region of `bytes`.
@@ -69,6 +69,22 @@ std::string LimitText(int resource) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<TableEntry>> TableEntry::Add(std::shared_ptr<RegionTable> table, int fd,
+                                                            uint64_t bytes) {
+  Key key;
+  HR_RETURN_IF_ERROR(FillRandom(key.data(), key.size()));
+  std::lock_guard<std::mutex> lock(table->mutex);
+  table->regions[key] = {fd, bytes};
+  return std::unique_ptr<TableEntry>(new TableEntry(table, key));
+}
+
+TableEntry::~TableEntry() {
+  std::lock_guard<std::mutex> lock(table_->mutex);
+  table_->regions.erase(key_);
+}
+
+std::unique_ptr<RegionMemory> NewSealedMemory() { return std::make_unique<SealedMemory>(); }
 
 absl::StatusOr<std::unique_ptr<Region>> NewSealedRegion(std::shared_ptr<RegionTable> table, int64_t bytes) {
   HR_RETURN_IF_ERROR(CheckMemoryAvailable(bytes));
@@ -91,18 +107,17 @@ absl::StatusOr<std::unique_ptr<Region>> NewSealedRegion(std::shared_ptr<RegionTa
   if (data == MAP_FAILED) {
     return RegionError(absl::StrCat("mmap (address-space limit ", LimitText(RLIMIT_AS), ")"), bytes);
   }
-  absl::Status status;
-  Key key;
+  absl::StatusOr<std::unique_ptr<TableEntry>> entry = nullptr;
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    status = RegionError("memfd seals (Linux 5.1 or later is needed)", bytes);
+    entry = RegionError("memfd seals (Linux 5.1 or later is needed)", bytes);
   } else {
-    status = FillRandom(key.data(), key.size());
+    entry = TableEntry::Add(std::move(table), fd.get(), bytes);
   }
-  if (!status.ok()) {
+  if (!entry.ok()) {
     munmap(data, bytes);
-    return status;
+    return entry.status();
   }
-  return std::make_unique<SealedRegion>(std::move(table), key, std::move(fd), static_cast<std::byte*>(data), bytes);
+  return std::make_unique<SealedRegion>(*std::move(entry), std::move(fd), static_cast<std::byte*>(data), bytes);
 }
 
 absl::StatusOr<std::unique_ptr<Mapping>> MapSealed(Descriptor fd, uint64_t bytes) {
