@@ -12,7 +12,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const Manifest& manif
                                                            uint64_t incarnation, const ExecutorOptions& options,
                                                            BoxWork* work) {
   if (transport->capabilities().map) {
-    return std::make_unique<MappedExecutor>(manifest, plan, std::move(edges), incarnation);
+    return std::make_unique<MappedExecutor>(manifest, plan, std::move(edges), incarnation, work);
   }
   return StreamedExecutor::Create(manifest, plan, transport, std::move(edges), options, work);
 }

@@ -74,7 +74,8 @@ class Executor {
  public:
   // Keeps references. `edges` are all edges of this rank, in plan order. On a two-sided transport: kStagingTooSmall:
   // the cap holds no chunk for one edge; kInvalidOption: chunks or tags (stream_tags.h) do not fit the transport.
-  // `work` unpacks what comes in messages, and outlives the executor and the transport's messages.
+  // `work` copies out of what is mapped, or unpacks what comes in messages. It outlives the executor and the
+  // transport's messages.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const Manifest& manifest, const Plan& plan,
                                                           Transport* transport, std::vector<IncomingEdge> edges,
                                                           uint64_t incarnation, const ExecutorOptions& options,

@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<LiveMemory>> LiveMemory::Create(const ReceiverOpt
   HR_RETURN_IF_ERROR(live->CheckDeclared(part));
   HR_ASSIGN_OR_RETURN(live->gpu_memory_, FindGpuMemory(options.gpu, part.destination, live->first_bytes()));
   HR_RETURN_IF_ERROR(live->CheckGpuMemory(part, transport, standby));
-  HR_RETURN_IF_ERROR(live->MakeUnpacking(transport));
+  HR_RETURN_IF_ERROR(live->MakeWork(transport));
   return live;
 }
 
@@ -67,19 +67,24 @@ absl::Status LiveMemory::CheckGpuMemory(const Manifest& part, const Transport& t
   if (options_.shadow == Shadow::kDevice && !options_.gpu.has_value()) {
     return Error(ErrorCode::kInvalidOption, absl::StrCat(worker, ": a shadow on a GPU, and no GPU was named: name it"));
   }
+  const Capabilities& can = transport.capabilities();
   for (const Buffer& b : part.destination) {
     const bool on_gpu = gpu_memory_.has(b.name);
     if (SpanElements(b) == 0) continue;
     if (on_gpu && standby) {
       return refuse(b, ", which other engines cannot read: it can be no standby. Join without one");
     }
+    if (can.region_gpu.has_value() && (!on_gpu || !streams_into_gpu() || *can.region_gpu != *options_.gpu)) {
+      return refuse(b, absl::StrCat(". Over the transport ", transport.name(), " all bytes stay on GPU ",
+                                    *can.region_gpu, ": take a shadow there or none, and buffers in its memory"));
+    }
     if (!streams_into_gpu()) continue;
     if (!on_gpu) {
       return refuse(b, ": bytes are streamed into a GPU for all buffers or for none. Take a shadow in host memory");
     }
-    if (transport.capabilities().map) {
+    if (can.map && !can.region_gpu.has_value()) {
       return refuse(b, absl::StrCat(", into which the transport ", transport.name(), " streams nothing: take a shadow ",
-                                    "in host memory, or a transport of messages"));
+                                    "in host memory, the transport cuda, or one of messages"));
     }
   }
   return absl::OkStatus();
@@ -89,9 +94,9 @@ bool LiveMemory::streams_into_gpu() const {
   return options_.shadow == Shadow::kDevice || (options_.shadow == Shadow::kOff && !gpu_memory_.buffers.empty());
 }
 
-absl::Status LiveMemory::MakeUnpacking(const Transport& transport) {
+absl::Status LiveMemory::MakeWork(const Transport& transport) {
   if (!streams_into_gpu()) return absl::OkStatus();
-  HR_ASSIGN_OR_RETURN(unpacking_,
+  HR_ASSIGN_OR_RETURN(work_,
                       GpuBoxWork::Create(*options_.gpu, transport, options_.chunk_bytes, options_.staging_bytes));
   if (options_.shadow == Shadow::kDevice) {
     HR_ASSIGN_OR_RETURN(commits_, GpuCopies::Create(*options_.gpu));
@@ -168,7 +173,7 @@ absl::Status LiveMemory::AwaitSteps(cuda::Stream stream, absl::Time deadline) co
 
 const std::map<int, std::byte*>& LiveMemory::Destination(const LiveBuffers& buffers) const {
   if (options_.shadow != Shadow::kOff) return buffers.shadow;
-  return unpacking_ == nullptr ? buffers.live : buffers.on_gpu;
+  return work_ == nullptr ? buffers.live : buffers.on_gpu;
 }
 
 absl::Status LiveMemory::FillLive(const LiveBuffers& buffers) const {

@@ -48,8 +48,9 @@ class LiveMemory {
 
   // The first element of every buffer.
   std::map<std::string, const std::byte*> first_bytes() const;
-  // What unpacks what comes in messages, into Destination. Outlives the transport's messages, as this does.
-  BoxWork* unpacking() const { return unpacking_ == nullptr ? OnCpu() : unpacking_.get(); }
+  // What writes Destination: copies there out of what is mapped, or unpacks what comes in messages. Outlives the
+  // transport's messages, as this does.
+  BoxWork* work() const { return work_ == nullptr ? OnCpu() : work_.get(); }
   // Whether Stage writes buffers that a standby offers: live ones, or those that have no second copy in a shadow.
   bool StageWrites() const;
   int64_t shadow_bytes() const { return shadow_ == nullptr ? 0 : shadow_->bytes(); }
@@ -72,14 +73,14 @@ class LiveMemory {
   absl::Status CheckDeclared(const Manifest& part) const;
   absl::Status CheckGpuMemory(const Manifest& part, const Transport& transport, bool standby) const;
   bool streams_into_gpu() const;
-  absl::Status MakeUnpacking(const Transport& transport);
+  absl::Status MakeWork(const Transport& transport);
   absl::Status MakeShadow(const Manifest& manifest, int64_t rank, const LiveBuffers& buffers);
 
   const ReceiverOptions options_;
   const std::map<std::string, BufferMemory> memory_;
   GpuMemory gpu_memory_;
   // Where bytes are streamed into the memory of a GPU.
-  std::unique_ptr<BoxWork> unpacking_;
+  std::unique_ptr<BoxWork> work_;
   std::unique_ptr<GpuCopies> commits_;  // kDevice
   // Of the thread that plans.
   std::unique_ptr<ShadowMemory> shadow_;

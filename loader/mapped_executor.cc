@@ -1,7 +1,7 @@
 #include "loader/mapped_executor.h"
 
 #include <algorithm>
-#include <cstring>
+#include <deque>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,34 +15,34 @@
 namespace headrace {
 namespace {
 
-// A copy is one step between two looks at `interrupted`; longer ones are cut into steps of about this size.
-constexpr Index kStepBytes = 64 << 20;
+// Copies are cut into parts of about this size.
+constexpr Index kPartBytes = 64 << 20;
 
-// Steps of a copy, which is cut along its outermost loop, or its run.
-Index RowsOfStep(const Copy& copy) {
-  const Index steps = copy.bytes() / kStepBytes + 1;
-  return (copy.loops[0].extent + steps - 1) / steps;
+// A copy is cut along its outermost loop, or its run.
+Index RowsOfPart(const Copy& copy) {
+  const Index parts = copy.bytes() / kPartBytes + 1;
+  return (copy.loops[0].extent + parts - 1) / parts;
 }
 
-Index Steps(const Copy& copy) {
-  if (copy.loops.empty()) return std::max<Index>((copy.run_bytes + kStepBytes - 1) / kStepBytes, 1);
-  const Index rows = RowsOfStep(copy);
+Index Parts(const Copy& copy) {
+  if (copy.loops.empty()) return std::max<Index>((copy.run_bytes + kPartBytes - 1) / kPartBytes, 1);
+  const Index rows = RowsOfPart(copy);
   return (copy.loops[0].extent + rows - 1) / rows;
 }
 
-Copy StepOf(const Copy& copy, Index step) {
+Copy PartOf(const Copy& copy, Index index) {
   Copy part = copy;
   if (copy.loops.empty()) {
-    const Index done = step * kStepBytes;
-    part.run_bytes = std::min(kStepBytes, copy.run_bytes - done);
+    const Index done = index * kPartBytes;
+    part.run_bytes = std::min(kPartBytes, copy.run_bytes - done);
     part.source_offset += done;
     part.destination_offset += done;
     part.position += done;
     return part;
   }
   const CopyLoop& outer = copy.loops[0];
-  const Index row = step * RowsOfStep(copy);
-  part.loops[0].extent = std::min(RowsOfStep(copy), outer.extent - row);
+  const Index row = index * RowsOfPart(copy);
+  part.loops[0].extent = std::min(RowsOfPart(copy), outer.extent - row);
   part.source_offset += row * outer.source_stride;
   part.destination_offset += row * outer.destination_stride;
   part.position += row * outer.position_stride;
@@ -107,7 +107,8 @@ absl::Status MappedExecutor::MakeStep(absl::Duration max_wait) {
   if (!std::exchange(ordered_, true)) HR_RETURN_IF_ERROR(OrderPacking());
   const bool first = !std::exchange(edge_begun_, true);
   if (first) HR_RETURN_IF_ERROR(CheckSlotOf(edge_));
-  if (edge.held == nullptr) return MakePartOfCopy();
+  if (first) HR_RETURN_IF_ERROR(LoadSums());
+  if (edge.held == nullptr) return MakeCopies();
   if (first) edge.held->Begin({request_.generation, &request_.destination, request_.deadline});
   const auto arrived = edge.held->Step(max_wait, [&](size_t copy, uint64_t sum) {
     ++copy_;
@@ -118,26 +119,43 @@ absl::Status MappedExecutor::MakeStep(absl::Duration max_wait) {
   return absl::OkStatus();
 }
 
-absl::Status MappedExecutor::MakePartOfCopy() {
+absl::Status MappedExecutor::LoadSums() {
   const IncomingEdge& edge = edges_[edge_];
-  const size_t index = edge.edge.first + copy_;
-  const Copy& copy = plan_.copies[index];
-  const Copy part = StepOf(copy, part_);
-  if (part_ == 0) sum_ = 0;
-  sum_ += kernels::CopyAndSum(
-      Lower(part, SlotOf(edge_).data() + edge.layout->BufferOffset(copy), request_.destination.at(copy.destination)));
-  streamed_bytes_ += part.bytes();
-  if (++part_ < Steps(copy)) return absl::OkStatus();
-  ++copy_;
-  part_ = 0;
-  return CheckCopy(index, sum_);
+  const size_t sums = edge.edge.stream < 0 ? edge.edge.count : plan_.streams[edge.edge.stream].parts.size();
+  const std::byte* const slot = edge.sums_layout->Of(request_.slot_of_edge[edge_], edge.sums->bytes()).data();
+  wanted_.resize(sums);
+  return work_->LoadWords(slot + edge.sums_layout->Offset(edge.edge), absl::MakeSpan(wanted_));
+}
+
+// As many as are worth a Finish, and the rest of the edge's at most.
+absl::Status MappedExecutor::MakeCopies() {
+  const IncomingEdge& edge = edges_[edge_];
+  const std::byte* const slot = SlotOf(edge_).data();
+  const size_t first = copy_;
+  std::deque<uint64_t> sums = {part_ == 0 ? 0 : sum_};  // those that copies are added to stay where they are
+  Index bytes = 0;
+  while (copy_ < edge.edge.count && bytes < work_->batch_bytes()) {
+    const Copy& copy = plan_.copies[edge.edge.first + copy_];
+    const Copy part = PartOf(copy, part_);
+    work_->Copy(Lower(part, slot + edge.layout->BufferOffset(copy), request_.destination.at(copy.destination)),
+                &sums.back());
+    bytes += part.bytes();
+    if (++part_ < Parts(copy)) continue;
+    ++copy_;
+    part_ = 0;
+    sums.push_back(0);
+  }
+  HR_RETURN_IF_ERROR(work_->Finish());
+  sum_ = sums.back();
+  streamed_bytes_ += bytes;
+  for (size_t i = first; i < copy_; ++i) HR_RETURN_IF_ERROR(CheckCopy(edge.edge.first + i, sums[i - first]));
+  return absl::OkStatus();
 }
 
 absl::Status MappedExecutor::CheckCopy(size_t copy, uint64_t sum) {
   const IncomingEdge& edge = edges_[edge_];
-  const std::byte* sums = edge.sums_layout->Of(request_.slot_of_edge[edge_], edge.sums->bytes()).data();
-  uint64_t wanted = 0;
-  std::memcpy(&wanted, sums + edge.sums_layout->OffsetOfCopy(plan_, edge.edge, copy), sizeof wanted);
+  const int64_t at = edge.sums_layout->OffsetOfCopy(plan_, edge.edge, copy) - edge.sums_layout->Offset(edge.edge);
+  const uint64_t wanted = wanted_[at / sizeof(uint64_t)];
   // Sums that differ because the slot was overwritten, or the weights changed, meanwhile are no corruption.
   if (wanted != sum) HR_RETURN_IF_ERROR(CheckSlotOf(edge_));
   HR_RETURN_IF_ERROR(CheckSum(edge, copy, wanted, sum));
@@ -150,7 +168,7 @@ absl::Span<const std::byte> MappedExecutor::SlotOf(size_t edge) const {
 }
 
 absl::Status MappedExecutor::CheckSlotOf(size_t edge) const {
-  return CheckSlot(SlotOf(edge), incarnation_, request_.generation, edges_[edge].name);
+  return CheckSlot(SlotOf(edge), incarnation_, request_.generation, edges_[edge].name, work_);
 }
 
 absl::Status MappedExecutor::CheckSlots() {

@@ -16,8 +16,10 @@ namespace headrace {
 
 class MappedExecutor : public Executor {
  public:
-  MappedExecutor(const Manifest& manifest, const Plan& plan, std::vector<IncomingEdge> edges, uint64_t incarnation)
-      : Executor(manifest, plan, std::move(edges)), incarnation_(incarnation) {}
+  // `work` reaches the slots and the destinations.
+  MappedExecutor(const Manifest& manifest, const Plan& plan, std::vector<IncomingEdge> edges, uint64_t incarnation,
+                 BoxWork* work)
+      : Executor(manifest, plan, std::move(edges)), incarnation_(incarnation), work_(work) {}
 
   void Begin(Request request) override;
   std::optional<absl::Status> Step(absl::Duration max_wait) override;
@@ -28,18 +30,21 @@ class MappedExecutor : public Executor {
   bool MoreCopies();
   absl::Status OrderPacking();
   absl::Status MakeStep(absl::Duration max_wait);
-  absl::Status MakePartOfCopy();
+  absl::Status LoadSums();
+  absl::Status MakeCopies();
   absl::Status CheckCopy(size_t copy, uint64_t sum);
   absl::Status CheckSlotOf(size_t edge) const;
   absl::Span<const std::byte> SlotOf(size_t edge) const;
   absl::Status CheckSlots();
 
   const uint64_t incarnation_;
+  BoxWork* const work_;
   // Where the transfer is: in copy `copy_` of edge `edge_`, before its part `part_`.
   size_t edge_ = 0, copy_ = 0;
   Index part_ = 0;
   bool edge_begun_ = false, ordered_ = false;
-  uint64_t sum_ = 0;  // of the copy's parts so far
+  uint64_t sum_ = 0;              // of the copy's parts so far
+  std::vector<uint64_t> wanted_;  // the publisher's sums of the edge
   absl::Time begin_;
 };
 

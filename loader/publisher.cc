@@ -24,17 +24,17 @@ namespace {
 
 constexpr absl::Duration kSettleTime = absl::Seconds(5);
 
-// A GPU's work on weights that are held in its memory; null where none are.
-struct GpuHolding {
-  std::unique_ptr<BoxWork> sums;   // of the threads that publish and that plan
-  std::unique_ptr<BoxWork> packs;  // of the thread that sends
+// A GPU's work on what is published in its memory: slots, or weights that are held; null where nothing is.
+struct GpuWork {
+  std::unique_ptr<BoxWork> published;  // of the threads that publish and that plan
+  std::unique_ptr<BoxWork> packs;      // of the thread that sends what is held
 };
 
 // A trainer rank's, and an engine worker's as a source: the same session, of another rank.
 class PublisherImpl final : public Publisher, public Standby, private Member {
  public:
   PublisherImpl(const PublisherOptions& options, std::map<std::string, const std::byte*> memory, GpuMemory gpu_memory,
-                GpuHolding gpu_holding, std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
+                GpuWork gpu_work, std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                 std::unique_ptr<ControlClient> client)
       : Member(
             options.job, std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); },
@@ -42,7 +42,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
         options_(options),
         memory_(std::move(memory)),
         gpu_memory_(std::move(gpu_memory)),
-        gpu_holding_(std::move(gpu_holding)),
+        gpu_work_(std::move(gpu_work)),
         transport_(std::move(transport)),
         hold_(options.publishing == Publishing::kHold),
         standby_(self().is_standby()),
@@ -106,7 +106,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       absl::Status taken = publisher().TakeBack(generation, actions);
       // From now on nothing begins to read, and whoever does not stop finds these stamps.
       if (publisher().generation_in(0) == 0 && !slots_.empty()) {
-        OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+        taken.Update(OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0));
       }
       return taken;
     });
@@ -362,12 +362,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     const int64_t rank = epoch->plan->SourceRank(options_.rank);
     HR_ASSIGN_OR_RETURN(const auto memory, MemoryOf(manifest, rank));
     HR_ASSIGN_OR_RETURN(epoch->replicas, epoch->plan->ReplicasOf(options_.rank));
-    std::set<int> on_gpu;  // to be copied
-    for (const auto& [index, first] : memory) {
-      if (!hold_ && gpu_memory_.has(manifest.source[index].name)) on_gpu.insert(index);
-    }
-    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_, on_gpu,
-                          gpu_memory_.copies.get(), gpu_holding_.sums ? gpu_holding_.sums.get() : OnCpu());
+    const SnapshotMeans means = MeansOf(manifest, memory);
+    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_, means);
     for (const auto& member : effect.start.members()) {
       epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
     }
@@ -379,7 +375,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     std::lock_guard<std::mutex> lock(transport_mutex_);
     while (slots_.size() < (hold_ ? 1 : kSnapshotSlots)) {
       HR_ASSIGN_OR_RETURN(auto slot, transport_->AllocateRegion(epoch->writer->layout().bytes()));
-      auto pinned = on_gpu.empty() ? nullptr : gpu_memory_.copies->Pin(slot->bytes());
+      auto pinned = means.on_gpu.empty() ? nullptr : gpu_memory_.copies->Pin(slot->bytes());
       std::lock_guard<std::mutex> lock(mutex());
       if (pinned != nullptr) stats_.pinned_bytes += static_cast<int64_t>(slot->bytes().size());
       slots_.push_back(std::move(slot));
@@ -392,6 +388,20 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       HR_RETURN_IF_ERROR(PrepareRings(memory, epoch.get()));
     }
     return epoch;
+  }
+
+  SnapshotMeans MeansOf(const Manifest& manifest, const std::map<int, const std::byte*>& memory) const {
+    SnapshotMeans means;
+    if (gpu_work_.published != nullptr) means.work = gpu_work_.published.get();
+    if (transport_->capabilities().region_gpu.has_value()) {
+      means.regions = means.work;
+    } else if (!hold_) {
+      for (const auto& [index, first] : memory) {
+        if (gpu_memory_.has(manifest.source[index].name)) means.on_gpu.insert(index);
+      }
+      means.gpu = gpu_memory_.copies.get();
+    }
+    return means;
   }
 
   absl::StatusOr<std::map<int, const std::byte*>> MemoryOf(const Manifest& manifest, int64_t rank) const {
@@ -425,7 +435,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     if (sending_ != nullptr) return absl::OkStatus();
     HR_ASSIGN_OR_RETURN(auto outlet,
                         MessageOutlet::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes,
-                                              gpu_holding_.packs ? gpu_holding_.packs.get() : OnCpu()));
+                                              gpu_work_.packs ? gpu_work_.packs.get() : OnCpu()));
     StartSending(std::move(outlet));
     return absl::OkStatus();
   }
@@ -476,7 +486,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   const PublisherOptions options_;
   const std::map<std::string, const std::byte*> memory_;
   const GpuMemory gpu_memory_;
-  const GpuHolding gpu_holding_;
+  const GpuWork gpu_work_;
   std::unique_ptr<Sending> sending_;
   // Destroyed before the messages of the sending thread, which may be in flight.
   const std::unique_ptr<Transport> transport_;
@@ -525,6 +535,32 @@ absl::Status CheckHeldOnGpu(const PublisherOptions& options, const std::vector<B
   return absl::OkStatus();
 }
 
+// What cannot be with slots on a GPU.
+absl::Status CheckSlotsOnGpu(const PublisherOptions& options, const std::vector<Buffer>& buffers,
+                             const GpuMemory& gpu_memory, const Transport& transport) {
+  const int gpu = *transport.capabilities().region_gpu;
+  const std::string over = absl::StrCat("over the transport ", transport.name(), " all bytes stay on GPU ", gpu);
+  if (options.publishing == Publishing::kHold) {
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("publisher rank ", options.rank, ": ", over,
+                              ", in memory of its own: weights cannot be held. Publish by snapshot"));
+  }
+  if (options.gpu != gpu) {
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("publisher rank ", options.rank, " names ",
+                              options.gpu.has_value() ? absl::StrCat("GPU ", *options.gpu) : "no GPU", "; ", over,
+                              ": name that one"));
+  }
+  for (const Buffer& b : buffers) {
+    if (SpanElements(b) == 0 || b.pieces.empty() || gpu_memory.has(b.name)) continue;
+    return About(Error(ErrorCode::kInvalidOption,
+                       absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name, "\" is in host memory; ",
+                                    over, ": keep it there, or take another transport")),
+                 {.buffer = b.name, .rank = b.rank});
+  }
+  return absl::OkStatus();
+}
+
 // Joins, and waits for its first epoch unless it is a standby.
 absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOptions& options, const Manifest& part,
                                                              std::map<std::string, const std::byte*> memory,
@@ -544,18 +580,23 @@ absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOpti
                  {.buffer = b.name, .rank = b.rank});
   }
   HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.source, memory));
-  GpuHolding gpu_holding;
-  if (layout.hold() && !gpu_memory.buffers.empty()) {
-    HR_RETURN_IF_ERROR(CheckHeldOnGpu(options, part.source, gpu_memory, *transport));
-    HR_ASSIGN_OR_RETURN(gpu_holding.sums, GpuBoxWork::WithoutChunks(*options.gpu));
-    HR_ASSIGN_OR_RETURN(gpu_holding.packs,
+  GpuWork gpu_work;
+  const bool slots_on_gpu = transport->capabilities().region_gpu.has_value();
+  const bool held_on_gpu = layout.hold() && !gpu_memory.buffers.empty();
+  if (slots_on_gpu) HR_RETURN_IF_ERROR(CheckSlotsOnGpu(options, part.source, gpu_memory, *transport));
+  if (held_on_gpu) HR_RETURN_IF_ERROR(CheckHeldOnGpu(options, part.source, gpu_memory, *transport));
+  if (slots_on_gpu || held_on_gpu) {
+    HR_ASSIGN_OR_RETURN(gpu_work.published, GpuBoxWork::WithoutChunks(*options.gpu));
+  }
+  if (held_on_gpu) {
+    HR_ASSIGN_OR_RETURN(gpu_work.packs,
                         GpuBoxWork::Create(*options.gpu, *transport, options.chunk_bytes, options.staging_bytes));
   }
   HR_ASSIGN_OR_RETURN(auto client, Member::Connect(options.job, absl::Now() + options.job.connect_timeout));
   auto session = std::make_unique<PublisherSession>(
       Member::SessionOptions(options.job, MemberKey::Publisher(options.rank), std::move(layout)));
   auto publisher =
-      std::make_unique<PublisherImpl>(options, std::move(memory), std::move(gpu_memory), std::move(gpu_holding),
+      std::make_unique<PublisherImpl>(options, std::move(memory), std::move(gpu_memory), std::move(gpu_work),
                                       std::move(transport), std::move(session), std::move(client));
   HR_RETURN_IF_ERROR(publisher->Start());
   return publisher;

@@ -14,7 +14,8 @@
 // themselves, which must not change from Publish until AwaitRelease returned.
 //
 // Buffers may lie in the memory of one GPU (`gpu`): Publish waits for what was enqueued on the trainer's stream before.
-// By kSnapshot it copies them into the slot, which is host memory, and returns when that is done. By kHold, over
+// By kSnapshot it copies them into the slot, and returns when that is done; the slot is host memory, or where the
+// transport's regions are on that GPU (cuda) memory of its own there. By kHold, over
 // transports of messages, the GPU sums them, and packs what is sent out of them, into its own memory where messages may
 // be there (nccl), else into pinned memory; then all buffers are on the GPU, or none.
 //

@@ -339,7 +339,7 @@ class ReceiverImpl final : public Receiver, private Member {
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
     HR_ASSIGN_OR_RETURN(epoch.executor,
                         Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
-                                         IncarnationStamp(session().incarnation()), executor, live_->unpacking()));
+                                         IncarnationStamp(session().incarnation()), executor, live_->work()));
     return absl::OkStatus();
   }
 

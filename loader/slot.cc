@@ -16,10 +16,9 @@ static_assert(sizeof(SlotHeader) <= kHeaderBytes);
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Slots are page-aligned, so the header's fields are aligned. Read-only memory is only loaded from.
-std::atomic_ref<uint64_t> Field(const std::byte* slot, size_t offset) {
-  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(const_cast<std::byte*>(slot) + offset));
-}
+constexpr size_t kHeaderWords = sizeof(SlotHeader) / sizeof(uint64_t);
+constexpr size_t kEndWord = offsetof(SlotHeader, end) / sizeof(uint64_t);
+static_assert(kEndWord + 1 == kHeaderWords && offsetof(SlotHeader, magic) == 0);
 
 }  // namespace
 
@@ -66,26 +65,27 @@ SumsLayout::SumsLayout(const Plan& plan, int64_t source_rank) {
   slot_bytes_ = std::max(RoundUp(next, kHeaderBytes), kHeaderBytes);
 }
 
-void OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation) {
-  Field(slot.data(), offsetof(SlotHeader, magic)).store(kSlotMagic, std::memory_order_relaxed);
-  Field(slot.data(), offsetof(SlotHeader, incarnation)).store(incarnation, std::memory_order_relaxed);
-  Field(slot.data(), offsetof(SlotHeader, begin)).store(generation, std::memory_order_relaxed);
+absl::Status OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation, BoxWork* work) {
+  const uint64_t opening[] = {kSlotMagic, incarnation, generation};
+  HR_RETURN_IF_ERROR(work->StoreWords(opening, slot.data()));
   // No later store may pass the opening stamp.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  return absl::OkStatus();
 }
 
-void CloseSlot(absl::Span<std::byte> slot, uint64_t generation) {
-  Field(slot.data(), offsetof(SlotHeader, end)).store(generation, std::memory_order_release);
+absl::Status CloseSlot(absl::Span<std::byte> slot, uint64_t generation, BoxWork* work) {
+  std::atomic_thread_fence(std::memory_order_release);
+  return work->StoreWords({&generation, 1}, slot.data() + kEndWord * sizeof(uint64_t));
 }
 
 absl::Status CheckSlot(absl::Span<const std::byte> slot, uint64_t incarnation, uint64_t generation,
-                       absl::string_view owner) {
+                       absl::string_view owner, BoxWork* work) {
   std::atomic_thread_fence(std::memory_order_acquire);  // earlier reads of the slot's bytes come first
-  const uint64_t end = Field(slot.data(), offsetof(SlotHeader, end)).load(std::memory_order_acquire);
-  const uint64_t begin = Field(slot.data(), offsetof(SlotHeader, begin)).load(std::memory_order_acquire);
-  const bool mine =
-      Field(slot.data(), offsetof(SlotHeader, magic)).load(std::memory_order_relaxed) == kSlotMagic &&
-      Field(slot.data(), offsetof(SlotHeader, incarnation)).load(std::memory_order_relaxed) == incarnation;
+  uint64_t words[kHeaderWords];
+  HR_RETURN_IF_ERROR(work->LoadWords(slot.data(), absl::MakeSpan(words)));
+  std::atomic_thread_fence(std::memory_order_acquire);  // and later ones after
+  const auto& [magic, slot_incarnation, begin, end] = words;
+  const bool mine = magic == kSlotMagic && slot_incarnation == incarnation;
   if (mine && begin == generation && end == generation) return absl::OkStatus();
   return Error(ErrorCode::kGenerationChanged,
                absl::StrCat("the snapshot of ", owner, " holds generation ", end,

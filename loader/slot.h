@@ -27,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "loader/box_work.h"
 #include "planner/manifest.h"
 #include "planner/plan.h"
 
@@ -100,13 +101,14 @@ class SumsLayout {
 // Where a copy's bytes are: the first element of its source buffer, in a slot or in the weights themselves.
 using SourceOf = std::function<const std::byte*(const Copy& copy)>;
 
-// The stamps of a slot. Open/Close bracket a write; Check is the reader's look, before and after.
-void OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation);
-void CloseSlot(absl::Span<std::byte> slot, uint64_t generation);
+// The stamps of a slot. Open/Close bracket a write; Check is the reader's look, before and after. `work` reaches the
+// slot, whose errors these are. Whatever it was asked to do in the slot before is finished.
+absl::Status OpenSlot(absl::Span<std::byte> slot, uint64_t incarnation, uint64_t generation, BoxWork* work = OnCpu());
+absl::Status CloseSlot(absl::Span<std::byte> slot, uint64_t generation, BoxWork* work = OnCpu());
 // kGenerationChanged: the slot does not hold exactly this generation of this incarnation, complete. `owner` names the
 // publisher for the message.
 absl::Status CheckSlot(absl::Span<const std::byte> slot, uint64_t incarnation, uint64_t generation,
-                       absl::string_view owner);
+                       absl::string_view owner, BoxWork* work = OnCpu());
 
 }  // namespace headrace
 

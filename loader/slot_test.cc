@@ -87,22 +87,22 @@ class StampsTest : public ::testing::Test {
 TEST_F(StampsTest, AFreshSlotHoldsNothing) { ExpectChanged(Check(0, 0)); }
 
 TEST_F(StampsTest, AClosedSlotHoldsItsGenerationAlone) {
-  OpenSlot(absl::MakeSpan(slot_), 7, 1);
-  CloseSlot(absl::MakeSpan(slot_), 1);
+  ASSERT_TRUE(OpenSlot(absl::MakeSpan(slot_), 7, 1).ok());
+  ASSERT_TRUE(CloseSlot(absl::MakeSpan(slot_), 1).ok());
   EXPECT_TRUE(Check(7, 1).ok());
   ExpectChanged(Check(7, 2));
   ExpectChanged(Check(8, 1));
 }
 
 TEST_F(StampsTest, AWriteInProgressIsSeen) {
-  OpenSlot(absl::MakeSpan(slot_), 7, 1);
+  ASSERT_TRUE(OpenSlot(absl::MakeSpan(slot_), 7, 1).ok());
   ExpectChanged(Check(7, 1));
-  CloseSlot(absl::MakeSpan(slot_), 1);
-  OpenSlot(absl::MakeSpan(slot_), 7, 3);
+  ASSERT_TRUE(CloseSlot(absl::MakeSpan(slot_), 1).ok());
+  ASSERT_TRUE(OpenSlot(absl::MakeSpan(slot_), 7, 3).ok());
   ExpectChanged(Check(7, 1));
   ExpectChanged(Check(7, 3));
   EXPECT_THAT(std::string(Check(7, 1).message()), HasSubstr("overwritten with 3"));
-  CloseSlot(absl::MakeSpan(slot_), 3);
+  ASSERT_TRUE(CloseSlot(absl::MakeSpan(slot_), 3).ok());
   EXPECT_TRUE(Check(7, 3).ok());
 }
 

@@ -82,15 +82,13 @@ bool Exact(const std::vector<const Copy*>& tiles, Index bytes) {
 
 SnapshotWriter::SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
                                std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas, bool hold,
-                               std::set<int> on_gpu, DeviceCopies* gpu, BoxWork* held_work)
+                               SnapshotMeans means)
     : manifest_(manifest),
       layout_(manifest, source_rank, hold),
       sums_layout_(plan, source_rank),
       memory_(std::move(memory)),
       hold_(hold),
-      on_gpu_(std::move(on_gpu)),
-      gpu_(gpu),
-      held_work_(held_work),
+      means_(std::move(means)),
       replicas_(std::move(replicas)) {
   for (const TensorSpec& t : manifest.tensors) dtypes_.emplace(t.name, t.dtype);
   for (const auto& [snapshot, offset] : layout_.buffers()) {
@@ -145,7 +143,9 @@ void SnapshotWriter::AddWholes() {
     for (const Copy& box : sum.boxes) of[snapshot_of(box)].replicas.push_back(&box);
   for (const auto& [snapshot, _] : layout_.buffers()) of[snapshot];
   const auto is_copied = [&](const auto& snapshot) { return !hold_ && !converted_.contains(snapshot); };
-  const auto is_fused = [&](const auto& snapshot) { return is_copied(snapshot) && !on_gpu_.contains(snapshot.first); };
+  const auto is_fused = [&](const auto& snapshot) {
+    return is_copied(snapshot) && !means_.on_gpu.contains(snapshot.first);
+  };
   for (auto& [snapshot, boxes] : of) {
     const auto& [source, dtype] = snapshot;
     std::vector<BufferBox> offered = BoxesOf(Offered(source, dtype), PieceKind::kTensor, dtype);
@@ -231,13 +231,13 @@ absl::Status SnapshotWriter::Convert(int source, Dtype to, std::byte* snapshot) 
     for (int i = cast.rank - 2; packed && i >= 0; --i) {
       cast.src_stride[i] = cast.extent[i + 1] * cast.src_stride[i + 1];
     }
-    kernels::Cast(FloatTypeOf(offered.dtype), FloatTypeOf(to), cast);
+    (packed ? OnCpu() : means_.work)->Cast(FloatTypeOf(offered.dtype), FloatTypeOf(to), cast);
   };
   for (const BufferBox& box : BoxesOf(offered, PieceKind::kTensor, offered.dtype)) {
-    if (!on_gpu_.contains(source)) {
+    if (!means_.on_gpu.contains(source)) {
       convert(box, memory_.at(source) + box.offset, /*packed=*/false);
     } else {
-      HR_RETURN_IF_ERROR(gpu_->ReadInPieces(
+      HR_RETURN_IF_ERROR(means_.gpu->ReadInPieces(
           box, memory_.at(source), from_bytes,
           [&](const BufferBox& piece, const std::byte* bytes) { convert(piece, bytes, /*packed=*/true); }));
     }
@@ -249,62 +249,66 @@ absl::Status SnapshotWriter::CopyWholes(std::byte* slot) const {
   for (const Whole& whole : wholes_) {
     for (const BufferBox& box : whole.boxes) {
       const kernels::StridedCopy copy = Lower(box, memory_.at(whole.source), slot + whole.snapshot);
-      if (on_gpu_.contains(whole.source)) {
-        gpu_->FromDevice(copy);
+      if (means_.on_gpu.contains(whole.source)) {
+        means_.gpu->FromDevice(copy);
       } else {
-        kernels::Copy(copy);
+        means_.work->Copy(copy, /*sum=*/nullptr);
       }
     }
   }
-  return on_gpu_.empty() ? absl::OkStatus() : gpu_->Finish();
+  return means_.on_gpu.empty() ? absl::OkStatus() : means_.gpu->Finish();
 }
 
 absl::StatusOr<std::vector<uint64_t>> SnapshotWriter::Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
                                                             uint64_t incarnation, uint64_t generation) const {
-  OpenSlot(slot, incarnation, generation);
+  HR_RETURN_IF_ERROR(OpenSlot(slot, incarnation, generation, means_.regions));
   for (const auto& [snapshot, offset] : converted_) {
     HR_RETURN_IF_ERROR(Convert(snapshot.first, snapshot.second, slot.data() + offset));
   }
   HR_RETURN_IF_ERROR(CopyWholes(slot.data()));
-  std::vector<uint64_t> replica_sums(replicas_.size());
-  const auto copy_and_sum = [&](const Copy& box) {
-    return kernels::CopyAndSum(LowerSourceBox(box, memory_.at(box.source), slot.data() + layout_.BufferOffset(box)));
-  };
-  for (const ReplicaBox& replica : replica_boxes_)
-    if (replica.fused) replica_sums[replica.sum] += copy_and_sum(replica.box);
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    if (fused_[i]) SetSum(i, copy_and_sum(tiles_[i].box), sums, &replica_sums);
-  }
+  Sums made = NoSums();
+  HR_RETURN_IF_ERROR(CopyFused(slot.data(), &made));
   // After those: they may have bytes in common.
-  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/false, sums, &replica_sums));
-  CloseSlot(slot, generation);
+  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/false, &made));
+  std::vector<uint64_t> replica_sums;
+  HR_RETURN_IF_ERROR(StoreSums(made, sums, &replica_sums));
+  HR_RETURN_IF_ERROR(CloseSlot(slot, generation, means_.regions));
   return replica_sums;
 }
 
-void SnapshotWriter::SetSum(size_t tile, uint64_t sum, absl::Span<std::byte> sums,
-                            std::vector<uint64_t>* replica_sums) const {
-  for (int64_t at : tiles_[tile].sums) std::memcpy(sums.data() + at, &sum, sizeof sum);
-  if (replica_of_tile_[tile] >= 0) (*replica_sums)[replica_of_tile_[tile]] += sum;
+absl::Status SnapshotWriter::CopyFused(std::byte* slot, Sums* sums) const {
+  const auto copy = [&](const Copy& box, uint64_t* sum) {
+    means_.work->Copy(LowerSourceBox(box, memory_.at(box.source), slot + layout_.BufferOffset(box)), sum);
+  };
+  for (const ReplicaBox& replica : replica_boxes_)
+    if (replica.fused) copy(replica.box, &sums->replicas[replica.sum]);
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    if (fused_[i]) copy(tiles_[i].box, &sums->tiles[i]);
+  }
+  return means_.work->Finish();
 }
 
-absl::Status SnapshotWriter::SumPublished(absl::Span<const std::byte> slot, bool all, absl::Span<std::byte> sums,
-                                          std::vector<uint64_t>* replica_sums) const {
+absl::Status SnapshotWriter::SumPublished(absl::Span<const std::byte> slot, bool all, Sums* sums) const {
   const SourceOf published = Published(slot);
-  BoxWork* const work = hold_ ? held_work_ : OnCpu();
-  std::vector<uint64_t> tile_sums(tiles_.size());
+  const auto sum = [&](const Copy& box, uint64_t* sum) { means_.work->Sum(Lower(box, published(box), nullptr), sum); };
   for (size_t i = 0; i < tiles_.size(); ++i) {
-    const Copy& box = tiles_[i].box;
-    if (all || !fused_[i]) work->Sum(Lower(box, published(box), nullptr), &tile_sums[i]);
+    if (all || !fused_[i]) sum(tiles_[i].box, &sums->tiles[i]);
   }
   for (const ReplicaBox& replica : replica_boxes_) {
-    if (!all && replica.fused) continue;
-    work->Sum(Lower(replica.box, published(replica.box), nullptr), &(*replica_sums)[replica.sum]);
+    if (all || !replica.fused) sum(replica.box, &sums->replicas[replica.sum]);
   }
-  HR_RETURN_IF_ERROR(work->Finish());
+  return means_.work->Finish();
+}
+
+absl::Status SnapshotWriter::StoreSums(const Sums& sums, absl::Span<std::byte> region,
+                                       std::vector<uint64_t>* replica_sums) const {
+  std::vector<uint64_t> words(region.size() / sizeof(uint64_t));
+  *replica_sums = sums.replicas;
   for (size_t i = 0; i < tiles_.size(); ++i) {
-    if (all || !fused_[i]) SetSum(i, tile_sums[i], sums, replica_sums);
+    for (int64_t at : tiles_[i].sums) words[at / sizeof(uint64_t)] = sums.tiles[i];
+    if (replica_of_tile_[i] >= 0) (*replica_sums)[replica_of_tile_[i]] += sums.tiles[i];
   }
-  return absl::OkStatus();
+  return means_.regions->StoreWords(words, region.data());
 }
 
 SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
@@ -314,15 +318,24 @@ SourceOf SnapshotWriter::Published(absl::Span<const std::byte> slot) const {
 
 absl::StatusOr<bool> SnapshotWriter::Agrees(absl::Span<const std::byte> slot, absl::Span<const std::byte> sums,
                                             absl::Span<const uint64_t> replica_sums) const {
-  std::vector<std::byte> again(sums.begin(), sums.end());
-  HR_ASSIGN_OR_RETURN(const std::vector<uint64_t> replicas, SumAgain(slot, absl::MakeSpan(again)));
-  return replicas == replica_sums && again == sums;
+  Sums made = NoSums();
+  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/true, &made));
+  std::vector<uint64_t> words(sums.size() / sizeof(uint64_t));
+  HR_RETURN_IF_ERROR(means_.regions->LoadWords(sums.data(), absl::MakeSpan(words)));
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    for (int64_t at : tiles_[i].sums)
+      if (words[at / sizeof(uint64_t)] != made.tiles[i]) return false;
+    if (replica_of_tile_[i] >= 0) made.replicas[replica_of_tile_[i]] += made.tiles[i];
+  }
+  return made.replicas == replica_sums;
 }
 
 absl::StatusOr<std::vector<uint64_t>> SnapshotWriter::SumAgain(absl::Span<const std::byte> slot,
                                                                absl::Span<std::byte> sums) const {
-  std::vector<uint64_t> replica_sums(replicas_.size());
-  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/true, sums, &replica_sums));
+  Sums made = NoSums();
+  HR_RETURN_IF_ERROR(SumPublished(slot, /*all=*/true, &made));
+  std::vector<uint64_t> replica_sums;
+  HR_RETURN_IF_ERROR(StoreSums(made, sums, &replica_sums));
   return replica_sums;
 }
 

@@ -5,8 +5,9 @@
 // of the plan's direct edges, each part of its streams, and what others offer too on the way. Of a publisher that holds
 // its weights it makes the sums alone.
 //
-// Buffers in GPU memory are copied whole, by the GPU's copy engine, and summed in the slot; what is converted comes to
-// the slot piece by piece through pinned memory. Where they are held, the GPU sums them in place.
+// Buffers in GPU memory are copied into a slot of the same GPU, and converted, by its kernels. Into a slot in host
+// memory they are copied whole, by the GPU's copy engine, and summed there; what is converted comes piece by piece
+// through pinned memory. Where they are held, the GPU sums them in place.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,22 +29,30 @@
 
 namespace headrace {
 
+// Who reads and writes the bytes; all outlive the writer.
+struct SnapshotMeans {
+  BoxWork* work = OnCpu();     // reaches what is published: the slot, or the weights that are held
+  BoxWork* regions = OnCpu();  // reaches the slots and the sums
+  // Buffers of a GPU that are copied into a slot in host memory.
+  std::set<int> on_gpu = {};
+  DeviceCopies* gpu = nullptr;
+};
+
 class SnapshotWriter {
  public:
   // Keeps references to the manifest and the plan. `memory` holds the first element of each source buffer of the rank,
   // by its index in manifest.source; buffers without elements may be left out. `replicas` are FindReplicas' of the
-  // rank. `on_gpu`: the buffers whose memory is `gpu`'s, which outlives the writer; none of a publisher that holds.
-  // `held_work` sums what is held, which is all where it reaches, and outlives the writer.
+  // rank.
   SnapshotWriter(const Manifest& manifest, const Plan& plan, int64_t source_rank,
                  std::map<int, const std::byte*> memory, std::vector<ReplicaSum> replicas = {}, bool hold = false,
-                 std::set<int> on_gpu = {}, DeviceCopies* gpu = nullptr, BoxWork* held_work = OnCpu());
+                 SnapshotMeans means = {});
 
   const SlotLayout& layout() const { return layout_; }
   const SumsLayout& sums_layout() const { return sums_layout_; }
 
   // The weights must not change until it returns. `slot` has layout().bytes() bytes, `sums` sums_layout().slot_bytes().
   // Uses the calling thread alone, and no thread may call another of these meanwhile. Returns the replicas' sums, in
-  // their order. kTransport, kOutOfMemory: the GPU could not be read; the slot holds no generation then.
+  // their order. kTransport, kOutOfMemory, kInvalidOption: what the GPU failed by; the slot holds no generation then.
   absl::StatusOr<std::vector<uint64_t>> Write(absl::Span<std::byte> slot, absl::Span<std::byte> sums,
                                               uint64_t incarnation, uint64_t generation) const;
   // Where what is published is: in the slot, or in `memory`. Lives as long as the writer and the slot.
@@ -73,6 +82,13 @@ class SnapshotWriter {
     bool fused;  // copied and summed at once; otherwise summed in the slot
   };
 
+  // Of a slot, while they are made.
+  struct Sums {
+    std::vector<uint64_t> tiles;
+    std::vector<uint64_t> replicas;  // but of what tiles add to them
+  };
+  Sums NoSums() const { return {std::vector<uint64_t>(tiles_.size()), std::vector<uint64_t>(replicas_.size())}; }
+
   void AddTiles(const Plan& plan, int64_t source_rank);
   // Also by which tiles and boxes the replicas are summed.
   void AddWholes();
@@ -81,20 +97,18 @@ class SnapshotWriter {
   Buffer Offered(int source, Dtype dtype) const;
   absl::Status Convert(int source, Dtype to, std::byte* snapshot) const;
   absl::Status CopyWholes(std::byte* slot) const;
-  // Sums where it is published what was not summed on the way, or all of it; sets those of the tiles in `sums` and adds
-  // to the replicas'.
-  absl::Status SumPublished(absl::Span<const std::byte> slot, bool all, absl::Span<std::byte> sums,
-                            std::vector<uint64_t>* replica_sums) const;
-  void SetSum(size_t tile, uint64_t sum, absl::Span<std::byte> sums, std::vector<uint64_t>* replica_sums) const;
+  // Copies what is summed on the way.
+  absl::Status CopyFused(std::byte* slot, Sums* sums) const;
+  // Sums where it is published what was not summed on the way, or all of it.
+  absl::Status SumPublished(absl::Span<const std::byte> slot, bool all, Sums* sums) const;
+  absl::Status StoreSums(const Sums& sums, absl::Span<std::byte> region, std::vector<uint64_t>* replica_sums) const;
 
   const Manifest& manifest_;
   const SlotLayout layout_;
   const SumsLayout sums_layout_;
   const std::map<int, const std::byte*> memory_;
   const bool hold_;
-  const std::set<int> on_gpu_;
-  DeviceCopies* const gpu_;
-  BoxWork* const held_work_;
+  const SnapshotMeans means_;
   std::map<std::string, Dtype> dtypes_;  // of the tensors, by name
   std::vector<Tile> tiles_;              // by source buffer and offset
   std::vector<bool> fused_;              // by tile: copied and summed at once; otherwise summed where it is published

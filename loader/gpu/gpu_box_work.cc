@@ -1,5 +1,6 @@
 #include "loader/gpu/gpu_box_work.h"
 
+#include <cstdint>
 #include <span>
 #include <utility>
 
@@ -22,6 +23,7 @@ absl::StatusOr<std::unique_ptr<GpuBoxWork>> GpuBoxWork::WithoutChunks(int gpu) {
 absl::StatusOr<std::unique_ptr<GpuBoxWork>> GpuBoxWork::Create(int gpu, const Transport& transport, int64_t chunk_bytes,
                                                                int64_t staging_bytes) {
   HR_ASSIGN_OR_RETURN(auto work, WithoutChunks(gpu));
+  if (transport.capabilities().map) return work;
   const int64_t count = chunk_bytes > 0 ? staging_bytes / chunk_bytes : 0;
   if (count <= 0) return work;  // which whoever sends or receives refuses (staging.h)
   constexpr absl::string_view kWhat = "chunks (staging_bytes)";
@@ -49,8 +51,31 @@ int64_t GpuBoxWork::SlotOf(uint64_t* sum) {
   return static_cast<int64_t>(sums_.size()) - 1;
 }
 
+void GpuBoxWork::Copy(const kernels::StridedCopy& box, uint64_t* sum) {
+  if (sum == nullptr) {
+    unsummed_.AddCopy(box, 0);
+  } else {
+    summed_.AddCopy(box, SlotOf(sum));
+  }
+  RunIfFull();
+}
+
+void GpuBoxWork::Cast(kernels::FloatType from, kernels::FloatType to, const kernels::StridedCast& cast) {
+  const auto aligned = [](const std::byte* element, kernels::FloatType type) {
+    return reinterpret_cast<uintptr_t>(element) % kernels::FloatBytes(type) == 0;
+  };
+  if (!aligned(cast.src, from) || !aligned(cast.dst, to)) {
+    error_.Update(Error(ErrorCode::kInvalidOption,
+                        absl::StrCat("a buffer in the memory of GPU ", copies_->gpu(),
+                                     " is converted, and its elements are not aligned to their size")));
+    return;
+  }
+  casts_.AddCast(from, to, cast);
+  RunIfFull();
+}
+
 void GpuBoxWork::Pack(const kernels::StridedCopy& box, int64_t first, absl::Span<std::byte> out) {
-  packs_.AddPack(box, first, std::span(out.data(), out.size()), 0);
+  unsummed_.AddPack(box, first, std::span(out.data(), out.size()), 0);
   RunIfFull();
 }
 
@@ -67,24 +92,34 @@ void GpuBoxWork::Sum(const kernels::StridedCopy& box, uint64_t* sum) {
 void GpuBoxWork::RunIfFull() {
   // One box makes a few descriptors at most.
   constexpr int64_t kFull = GpuCopies::kMostImageBytes - (int64_t{64} << 10);
-  const bool is_full = packs_.ImageBytes() > kFull || summed_.ImageBytes() > kFull ||
+  const bool is_full = unsummed_.ImageBytes() > kFull || summed_.ImageBytes() > kFull || casts_.ImageBytes() > kFull ||
                        static_cast<int64_t>(sums_.size()) == GpuCopies::kMostSums;
   if (is_full) RunBatch();
 }
 
 void GpuBoxWork::RunBatch() {
   std::vector<uint64_t> sums(sums_.size());
-  absl::Status done = copies_->Run(std::exchange(packs_, {}), {});
+  absl::Status done = copies_->Run(casts_);
+  if (done.ok()) done = copies_->Run(unsummed_, {});
   if (done.ok()) done = copies_->Run(summed_, absl::MakeSpan(sums));
   for (size_t i = 0; done.ok() && i < sums.size(); ++i) *sums_[i] += sums[i];
-  if (error_.ok()) error_ = done;
-  summed_ = {};
+  error_.Update(done);
+  casts_ = {};
+  unsummed_ = summed_ = {};
   sums_.clear();
 }
 
 absl::Status GpuBoxWork::Finish() {
   RunBatch();
   return std::exchange(error_, absl::OkStatus());
+}
+
+absl::Status GpuBoxWork::LoadWords(const std::byte* from, absl::Span<uint64_t> to) {
+  return copies_->Load(from, {reinterpret_cast<std::byte*>(to.data()), to.size() * sizeof(uint64_t)});
+}
+
+absl::Status GpuBoxWork::StoreWords(absl::Span<const uint64_t> from, std::byte* to) {
+  return copies_->Store({reinterpret_cast<const std::byte*>(from.data()), from.size() * sizeof(uint64_t)}, to);
 }
 
 }  // namespace headrace

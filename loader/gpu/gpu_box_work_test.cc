@@ -107,6 +107,73 @@ TEST(GpuBoxWorkTest, BoxesThatShareASum) {
   EXPECT_EQ(there[1], here[1]);
 }
 
+// Copies with and without sums, and conversions, more than a batch holds of each.
+TEST(GpuBoxWorkTest, CopiesAndConversions) {
+  constexpr int64_t kBoxes = GpuCopies::kMostSums + 9, kRows = 2, kRun = 12, kStride = 16,
+                    kBytes = kBoxes * 2 * kStride;
+  std::mt19937_64 random(2);
+  std::vector<std::byte> source(kBytes), copied(kBytes, std::byte{9}), summed = copied, converted = copied;
+  for (std::byte& b : source) b = static_cast<std::byte>(random());
+  const auto from = OnGpu(source), copied_there = OnGpu(copied), summed_there = OnGpu(copied);
+  const auto converted_there = OnGpu(copied);
+  auto work = GpuBoxWork::WithoutChunks(kGpu);
+  ASSERT_TRUE(work.ok()) << work.status();
+  std::vector<uint64_t> sums(kBoxes, 3), sums_there(kBoxes, 3);
+  for (int64_t i = 0; i < kBoxes; ++i) {
+    const int64_t at = i * kRows * kStride;
+    const auto copy = [&](BoxWork* on, const std::byte* src, std::byte* plain, std::byte* with_sum, uint64_t* sum) {
+      on->Copy(Rows(kRows, kRun, kStride, src + at, plain + at), nullptr);
+      on->Copy(Rows(kRows, kRun, kStride, src + at, with_sum + at), sum);
+    };
+    copy(OnCpu(), source.data(), copied.data(), summed.data(), &sums[i]);
+    copy(work->get(), from->data(), copied_there->data(), summed_there->data(), &sums_there[i]);
+    const auto cast = [&](BoxWork* on, const std::byte* src, std::byte* dst) {
+      kernels::StridedCast box;
+      box.src = src + at;
+      box.dst = dst + at;
+      box.rank = 1;
+      box.extent[0] = 5;
+      box.src_stride[0] = 4;
+      box.dst_stride[0] = 6;
+      on->Cast(kernels::FloatType::kF32, kernels::FloatType::kBF16, box);
+    };
+    cast(OnCpu(), source.data(), converted.data());
+    cast(work->get(), from->data(), converted_there->data());
+  }
+  ASSERT_EQ((*work)->Finish(), absl::OkStatus());
+  EXPECT_EQ(FromGpu(*copied_there), copied);
+  EXPECT_EQ(FromGpu(*summed_there), copied);
+  EXPECT_EQ(FromGpu(*converted_there), converted);
+  EXPECT_EQ(sums_there, sums);
+}
+
+TEST(GpuBoxWorkTest, WhatIsConvertedIsAligned) {
+  auto work = GpuBoxWork::WithoutChunks(kGpu);
+  ASSERT_TRUE(work.ok()) << work.status();
+  const auto memory = OnGpu(std::vector<std::byte>(64));
+  for (const auto& [src, dst] : {std::pair<int, int>{2, 32}, {4, 33}}) {
+    kernels::StridedCast box;
+    box.src = memory->data() + src;
+    box.dst = memory->data() + dst;
+    (*work)->Cast(kernels::FloatType::kF32, kernels::FloatType::kBF16, box);
+    const absl::Status status = (*work)->Finish();
+    EXPECT_TRUE(HasCode(status, ErrorCode::kInvalidOption)) << status;
+  }
+  EXPECT_EQ((*work)->Finish(), absl::OkStatus());
+}
+
+TEST(GpuBoxWorkTest, Words) {
+  auto work = GpuBoxWork::WithoutChunks(kGpu);
+  ASSERT_TRUE(work.ok()) << work.status();
+  const auto memory = OnGpu(std::vector<std::byte>(64));
+  const uint64_t words[] = {1, ~uint64_t{0}, 0x0123456789abcdef};
+  ASSERT_EQ((*work)->StoreWords(words, memory->data() + 8), absl::OkStatus());
+  uint64_t got[5] = {7, 7, 7, 7, 7};
+  ASSERT_EQ((*work)->LoadWords(memory->data(), absl::MakeSpan(got)), absl::OkStatus());
+  EXPECT_THAT(got, ::testing::ElementsAre(0, words[0], words[1], words[2], 0));
+  EXPECT_EQ((*work)->LoadWords(memory->data(), {}), absl::OkStatus());
+}
+
 // A transport whose messages may be on a GPU, or not.
 class OfGpu : public Transport {
  public:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cast.h"
 #include "kernels/cuda/library.h"
 #include "loader/gpu/gpu_options.h"
 #include "planner/status.h"
@@ -69,8 +70,14 @@ absl::Status GpuCopies::LoadEachKernel() {
   box.run_bytes = sizeof(uint64_t);
   kernels::CopyTable table;
   table.AddCopy(box, 0);
+  kernels::StridedCast cast;
+  cast.src = box.src;
+  cast.dst = box.dst;
+  kernels::ElementwiseTable casts;
+  casts.AddCast(kernels::FloatType::kF32, kernels::FloatType::kBF16, cast);
   uint64_t sum = 0;
   HR_RETURN_IF_ERROR(Run(table, {}));
+  HR_RETURN_IF_ERROR(Run(casts));
   return Run(table, absl::MakeSpan(&sum, 1));
 }
 
@@ -106,8 +113,22 @@ absl::Status GpuCopies::Launch(const HeadraceTable& table, uint64_t* sums) {
   const HeadraceLaunch launch = {gpu_, stream_};
   HeadraceKernelError error = {};
   if (kernels_.copy(&launch, &table, sums, &error) == 0) return absl::OkStatus();
+  return Failed("copies", error);
+}
+
+absl::Status GpuCopies::Failed(absl::string_view what, const HeadraceKernelError& error) const {
   return Error(error.code == cuda::kErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kTransport,
-               absl::StrCat("copies on GPU ", gpu_, ": ", error.text));
+               absl::StrCat(what, " on GPU ", gpu_, ": ", error.text));
+}
+
+template <typename Table>
+absl::StatusOr<HeadraceTable> GpuCopies::SendImage(const Table& table) {
+  const std::vector<std::byte> image = table.Image();
+  std::memcpy(pinned_image_->data(), image.data(), image.size());
+  HR_RETURN_IF_ERROR(cuda_.Check(
+      cuda_.cudaMemcpyAsync(image_->data(), pinned_image_->data(), image.size(), cuda::kMemcpyHostToDevice, stream_),
+      absl::StrCat("a table for GPU ", gpu_)));
+  return table.At(image_->data());
 }
 
 absl::Status GpuCopies::Run(const Uploaded& table) {
@@ -121,18 +142,14 @@ absl::Status GpuCopies::Run(const kernels::CopyTable& table, absl::Span<uint64_t
   if (table.descriptors().empty()) return absl::OkStatus();
   const CurrentDevice current(cuda_, gpu_);
   const std::string what = absl::StrCat("copies on GPU ", gpu_);
-  const std::vector<std::byte> image = table.Image();
   const size_t sum_bytes = sums.size() * sizeof(uint64_t);
   auto* const summed = sums.empty() ? nullptr : reinterpret_cast<uint64_t*>(sums_->data());
-  std::memcpy(pinned_image_->data(), image.data(), image.size());
   const auto enqueue = [&]() -> absl::Status {
-    HR_RETURN_IF_ERROR(cuda_.Check(
-        cuda_.cudaMemcpyAsync(image_->data(), pinned_image_->data(), image.size(), cuda::kMemcpyHostToDevice, stream_),
-        what));
+    HR_ASSIGN_OR_RETURN(const HeadraceTable sent, SendImage(table));
     if (summed != nullptr) {
       HR_RETURN_IF_ERROR(cuda_.Check(cuda_.cudaMemsetAsync(summed, 0, sum_bytes, stream_), what));
     }
-    HR_RETURN_IF_ERROR(Launch(table.At(image_->data()), summed));
+    HR_RETURN_IF_ERROR(Launch(sent, summed));
     if (summed == nullptr) return absl::OkStatus();
     return cuda_.Check(
         cuda_.cudaMemcpyAsync(pinned_sums_->data(), summed, sum_bytes, cuda::kMemcpyDeviceToHost, stream_), what);
@@ -148,6 +165,38 @@ absl::Status GpuCopies::Run(const kernels::CopyTable& table, absl::Span<uint64_t
     sums[i] += sum;
   }
   return absl::OkStatus();
+}
+
+absl::Status GpuCopies::Run(const kernels::ElementwiseTable& table) {
+  if (table.descriptors().empty()) return absl::OkStatus();
+  const CurrentDevice current(cuda_, gpu_);
+  const auto enqueue = [&]() -> absl::Status {
+    HR_ASSIGN_OR_RETURN(const HeadraceTable sent, SendImage(table));
+    const HeadraceLaunch launch = {gpu_, stream_};
+    HeadraceKernelError error = {};
+    return kernels_.elementwise(&launch, &sent, &error) == 0 ? absl::OkStatus() : Failed("conversions", error);
+  };
+  const absl::Status enqueued = enqueue();
+  const absl::Status done =
+      cuda_.Check(cuda_.cudaStreamSynchronize(stream_), absl::StrCat("conversions on GPU ", gpu_));
+  return enqueued.ok() ? done : enqueued;
+}
+
+absl::Status GpuCopies::Load(const std::byte* from, absl::Span<std::byte> to) {
+  return CopyNow(to.data(), from, to.size(), cuda::kMemcpyDeviceToHost);
+}
+
+absl::Status GpuCopies::Store(absl::Span<const std::byte> from, std::byte* to) {
+  return CopyNow(to, from.data(), from.size(), cuda::kMemcpyHostToDevice);
+}
+
+absl::Status GpuCopies::CopyNow(void* to, const void* from, size_t bytes, int kind) {
+  if (bytes == 0) return absl::OkStatus();
+  const CurrentDevice current(cuda_, gpu_);
+  const std::string what = absl::StrCat("a copy between the host and GPU ", gpu_);
+  const absl::Status enqueued = cuda_.Check(cuda_.cudaMemcpyAsync(to, from, bytes, kind, stream_), what);
+  const absl::Status done = cuda_.Check(cuda_.cudaStreamSynchronize(stream_), what);
+  return enqueued.ok() ? done : enqueued;
 }
 
 }  // namespace headrace

@@ -1,9 +1,9 @@
 #ifndef HEADRACE_LOADER_GPU_GPU_COPIES_H_
 #define HEADRACE_LOADER_GPU_GPU_COPIES_H_
 
-// Runs tables of copies (kernels/cuda/copy_table.h) on one GPU, on a stream of its own. The kernels are loaded at run
-// time: the file that HEADRACE_CUDA_KERNELS names, or libheadrace_cuda.so beside the file that holds this code, or the
-// loader's.
+// Runs tables of copies and conversions (kernels/cuda/*_table.h) on one GPU, on a stream of its own. The kernels are
+// loaded at run time: the file that HEADRACE_CUDA_KERNELS names, or libheadrace_cuda.so beside the file that holds this
+// code, or the loader's.
 //
 // All that launches need is allocated at Create and Upload: nothing is while messages travel, since that may wait for
 // kernels that wait for this thread.
@@ -15,9 +15,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/backend_api.h"
 #include "kernels/cuda/copy_table.h"
+#include "kernels/cuda/elementwise_table.h"
 #include "loader/gpu/cuda_runtime.h"
 #include "loader/gpu/device_memory.h"
 
@@ -51,6 +53,10 @@ class GpuCopies {
   absl::Status Run(const Uploaded& table);
   // A table of at most kMostImageBytes; adds its sums to `sums`, at most kMostSums (none: nothing is summed).
   absl::Status Run(const kernels::CopyTable& table, absl::Span<uint64_t> sums);
+  absl::Status Run(const kernels::ElementwiseTable& table);
+  // Between the host and memory that the GPU reaches.
+  absl::Status Load(const std::byte* from, absl::Span<std::byte> to);
+  absl::Status Store(absl::Span<const std::byte> from, std::byte* to);
 
  private:
   GpuCopies(const CudaRuntime& cuda, const HeadraceKernelsV1& kernels, int gpu)
@@ -60,6 +66,11 @@ class GpuCopies {
   // now.
   absl::Status LoadEachKernel();
   absl::Status Launch(const HeadraceTable& table, uint64_t* sums);
+  // Enqueues the table's copy to the GPU; to be launched behind it.
+  template <typename Table>
+  absl::StatusOr<HeadraceTable> SendImage(const Table& table);
+  absl::Status Failed(absl::string_view what, const HeadraceKernelError& error) const;
+  absl::Status CopyNow(void* to, const void* from, size_t bytes, int kind);
 
   const CudaRuntime& cuda_;
   const HeadraceKernelsV1& kernels_;

@@ -9,7 +9,7 @@
 //
 // Three ways to move bytes; capabilities() says which an endpoint offers:
 //   map        the owner allocates a *region*, exports its key, and a peer maps it read-only into its own address
-//              space: one strided copy then reads the peer's memory and writes the destination.
+//              space, or its GPU's: one strided copy then reads the peer's memory and writes the destination.
 //   read       the owner *registers* memory that it has already, and a peer reads ranges of it into a buffer of its own
 //              while the owner does something else.
 //   two-sided  Send and Receive of contiguous messages matched by (peer, tag), each at most max_message_bytes.
@@ -50,12 +50,14 @@ struct Capabilities {
   int64_t max_message_bytes = 0;
   // Tags of Send and Receive are below 2^tag_bits; 0 without two_sided, otherwise at least 32.
   int tag_bits = 0;
-  // Messages may be in the memory of this GPU too, by CUDA's number.
+  // By CUDA's number: messages may be in the memory of this GPU too.
   std::optional<int> gpu;
+  // Regions are in the memory of this GPU, and it reads what is mapped; the host reaches neither.
+  std::optional<int> region_gpu;
 };
 
-// Memory that its owner writes and that peers may map. Page-aligned, zero-filled at first, committed when
-// AllocateRegion returns (no later SIGBUS).
+// Memory that its owner writes and that peers may map: of the host, or of Capabilities::region_gpu. Page-aligned,
+// zero-filled at first, committed when AllocateRegion returns (no later SIGBUS).
 class Region {
  public:
   virtual ~Region() = default;
@@ -118,7 +120,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  virtual absl::string_view name() const = 0;  // "memory", "host", "ucx"
+  virtual absl::string_view name() const = 0;  // "memory", "host", "cuda", "ucx", "nccl"
   virtual const Capabilities& capabilities() const = 0;
 
   // Where peers reach this endpoint; opaque bytes, and a secret like a region key. Constant for its lifetime.

@@ -107,7 +107,7 @@ Task Trainer::AwaitRelease(uint64_t generation, int64_t deadline) {
       "the release of the weights", [&] { return over() || publisher().released(generation); }, deadline);
   const bool was_held = publisher().generation_in(0) == generation;
   absl::Status taken = Step([&](int64_t, MemberActions* actions) { return publisher().TakeBack(generation, actions); });
-  if (was_held) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0);
+  if (was_held) OpenSlot(slots_[0]->bytes(), IncarnationStamp(session().incarnation()), 0).IgnoreError();
   orders_.push_back(Drop{});
   co_await Wait("the end of sending the weights", [&] { return orders_.empty() && !slot_is_read_[0]; });
   co_return taken;

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/backend_api.h"
 #include "kernels/cuda/copy_body.h"
+#include "kernels/cuda/elementwise_body.h"
 #include "kernels/cuda/host_backend.h"
 #include "loader/gpu/cuda_abi.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
@@ -54,10 +55,11 @@ bool IsReached(const void* memory, int device) {
 }
 
 // What of a launch its device does not reach; null: nothing.
+template <typename Descriptor>
 const char* Unreached(const HeadraceLaunch& launch, const HeadraceTable& table, const uint64_t* sums) {
   if (!IsReached(table.descriptors, launch.device) || !IsReached(table.first_tile, launch.device)) return "a table";
   if (sums != nullptr && !IsReached(sums, launch.device)) return "sums";
-  const auto* const descriptors = static_cast<const kernels::grid::CopyDescriptor*>(table.descriptors);
+  const auto* const descriptors = static_cast<const Descriptor*>(table.descriptors);
   for (int64_t i = 0; i < table.count; ++i) {
     if (!IsReached(descriptors[i].src, launch.device)) return "a source";
     if (descriptors[i].dst != nullptr && !IsReached(descriptors[i].dst, launch.device)) return "a destination";
@@ -71,25 +73,24 @@ struct Walk {
   uint64_t* sums;
 };
 
-int32_t Copy(const HeadraceLaunch* launch, const HeadraceTable* table, uint64_t* sums, HeadraceKernelError* error) {
-  if (table->count == 0) return 0;
-  const auto stream = static_cast<cuda::Stream>(launch->stream);
+// `run` walks the table: a host function of the stream, whose argument is a Walk.
+template <typename Descriptor>
+int32_t Launch(const HeadraceLaunch& launch, const HeadraceTable& table, uint64_t* sums, cuda::HostFunction run,
+               HeadraceKernelError* error) {
+  if (table.count == 0) return 0;
+  const auto stream = static_cast<cuda::Stream>(launch.stream);
   const auto fail = [&](cuda::Error code) {
     error->code = code;
     std::snprintf(error->text, sizeof error->text, "the checker refused a launch");
     return code;
   };
   if (const cuda::Error state = TheChecker().cudaStreamSynchronize(stream); state != cuda::kSuccess) return fail(state);
-  if (const char* const unreached = Unreached(*launch, *table, sums); unreached != nullptr) {
+  if (const char* const unreached = Unreached<Descriptor>(launch, table, sums); unreached != nullptr) {
     const char* const on_violation = std::getenv(nccl_checker::kOnViolationVariable);
-    if (on_violation == nullptr || std::strcmp(on_violation, "return") != 0) Die(unreached, launch->device);
+    if (on_violation == nullptr || std::strcmp(on_violation, "return") != 0) Die(unreached, launch.device);
     return fail(cuda::kErrorInvalidValue);
   }
-  auto walk = std::make_unique<Walk>(Walk{*table, sums});
-  const auto run = [](void* argument) {
-    const std::unique_ptr<Walk> walk(static_cast<Walk*>(argument));
-    kernels::HostKernels()->copy(nullptr, &walk->table, walk->sums, nullptr);
-  };
+  auto walk = std::make_unique<Walk>(Walk{table, sums});
   if (const cuda::Error state = TheChecker().cudaLaunchHostFunc(stream, run, walk.get()); state != cuda::kSuccess) {
     return fail(state);
   }
@@ -97,16 +98,33 @@ int32_t Copy(const HeadraceLaunch* launch, const HeadraceTable* table, uint64_t*
   return 0;
 }
 
+int32_t Copy(const HeadraceLaunch* launch, const HeadraceTable* table, uint64_t* sums, HeadraceKernelError* error) {
+  const auto run = [](void* argument) {
+    const std::unique_ptr<Walk> walk(static_cast<Walk*>(argument));
+    kernels::HostKernels()->copy(nullptr, &walk->table, walk->sums, nullptr);
+  };
+  return Launch<kernels::grid::CopyDescriptor>(*launch, *table, sums, run, error);
+}
+
+int32_t Elementwise(const HeadraceLaunch* launch, const HeadraceTable* table, HeadraceKernelError* error) {
+  const auto run = [](void* argument) {
+    const std::unique_ptr<Walk> walk(static_cast<Walk*>(argument));
+    kernels::HostKernels()->elementwise(nullptr, &walk->table, nullptr);
+  };
+  return Launch<kernels::grid::ElementwiseDescriptor>(*launch, *table, /*sums=*/nullptr, run, error);
+}
+
 }  // namespace
 }  // namespace headrace
 
 extern "C" const HeadraceKernelsV1* HeadraceKernels() {
   static const HeadraceKernelsV1 kernels = [] {
-    HeadraceKernelsV1 copies = {};
-    copies.version = HEADRACE_KERNELS_VERSION;
-    copies.device_count = headrace::kernels::HostKernels()->device_count;
-    copies.copy = headrace::Copy;
-    return copies;
+    HeadraceKernelsV1 checked = {};
+    checked.version = HEADRACE_KERNELS_VERSION;
+    checked.device_count = headrace::kernels::HostKernels()->device_count;
+    checked.copy = headrace::Copy;
+    checked.elementwise = headrace::Elementwise;
+    return checked;
   }();
   return &kernels;
 }

@@ -7,8 +7,8 @@
 // table, its sums, and the first byte of every source and destination are memory that the launch's device reaches; to
 // look at them it waits for the stream.
 //
-// Copies only. A test that uses it depends on //loader/testing/checker_kernels, has HEADRACE_CUDA_RUNTIME name the
-// checker's file and HEADRACE_CUDA_KERNELS this one.
+// Copies and conversions. A test that uses it depends on //loader/testing/checker_kernels, has HEADRACE_CUDA_RUNTIME
+// name the checker's file and HEADRACE_CUDA_KERNELS this one.
 
 namespace headrace::nccl_checker {
 
