@@ -25,7 +25,6 @@ inline constexpr int kMemcpyHostToHost = 0, kMemcpyHostToDevice = 1, kMemcpyDevi
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2, kEventInterprocess = 4;
 inline constexpr unsigned kHostAllocPortable = 1, kHostRegisterPortable = 1;
-inline constexpr unsigned kIpcMemLazyEnablePeerAccess = 1;
 
 enum MemoryType : int { kUnregistered = 0, kHost = 1, kDevice = 2, kManaged = 3 };
 
@@ -35,10 +34,6 @@ struct PointerAttributes {  // cudaPointerAttributes
   void* device_pointer;
   void* host_pointer;
   long reserved[8];  // since CUDA 13
-};
-
-struct IpcMemHandle {  // cudaIpcMemHandle_t
-  char reserved[64];
 };
 
 // X(name, parameters). All return Error but those of HEADRACE_CUDA_TEXT_FUNCTIONS.
@@ -74,9 +69,6 @@ struct IpcMemHandle {  // cudaIpcMemHandle_t
   X(cudaEventRecord, (::headrace::cuda::Event event, ::headrace::cuda::Stream stream)) \
   X(cudaEventQuery, (::headrace::cuda::Event event)) \
   X(cudaLaunchHostFunc, (::headrace::cuda::Stream stream, ::headrace::cuda::HostFunction function, void* argument)) \
-  X(cudaIpcGetMemHandle, (::headrace::cuda::IpcMemHandle* handle, void* pointer)) \
-  X(cudaIpcOpenMemHandle, (void** pointer, ::headrace::cuda::IpcMemHandle handle, unsigned flags)) \
-  X(cudaIpcCloseMemHandle, (void* pointer)) \
   X(cudaGetLastError, ())
 #define HEADRACE_CUDA_TEXT_FUNCTIONS(X) \
   X(cudaGetErrorName, (::headrace::cuda::Error error)) \

@@ -85,6 +85,8 @@ struct FabricHandle {  // CUmemFabricHandle
   X(cuMemUnmap, (::headrace::cuda::DevicePointer pointer, size_t bytes)) \
   X(cuMemSetAccess, (::headrace::cuda::DevicePointer pointer, size_t bytes, \
                      const ::headrace::cuda::AccessDesc* access, size_t count)) \
+  X(cuMemGetAccess, (unsigned long long* flags, const ::headrace::cuda::MemLocation* location, \
+                     ::headrace::cuda::DevicePointer pointer)) \
   X(cuMemExportToShareableHandle, (void* shareable, ::headrace::cuda::AllocationHandle handle, int type, \
                                    unsigned long long flags)) \
   X(cuMemImportFromShareableHandle, (::headrace::cuda::AllocationHandle* handle, void* shareable, int type))

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "loader/gpu/cuda_driver.h"
 #include "loader/testing/checker_kernels/checker_kernels.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
 #include "planner/status.h"
@@ -172,6 +173,49 @@ TEST(GpuBoxWorkTest, Words) {
   ASSERT_EQ((*work)->LoadWords(memory->data(), absl::MakeSpan(got)), absl::OkStatus());
   EXPECT_THAT(got, ::testing::ElementsAre(0, words[0], words[1], words[2], 0));
   EXPECT_EQ((*work)->LoadWords(memory->data(), {}), absl::OkStatus());
+}
+
+// Memory of another GPU, mapped with or without access for the one that packs.
+TEST(GpuBoxWorkTest, MemoryOfAnotherGpuThatIsMapped) {
+  constexpr size_t kBytes = 64 << 10;  // the checker's granularity
+  const CudaDriver& driver = **LoadCudaDriver(nccl_checker::kLibraryPath);
+  const cuda::AllocationProp prop = {
+      cuda::kAllocationTypePinned, cuda::kHandleTypeNone, {cuda::kMemLocationDevice, kGpu + 1}, nullptr, {}};
+  cuda::AllocationHandle handle;
+  cuda::DevicePointer address;
+  ASSERT_EQ(driver.cuMemCreate(&handle, kBytes, &prop, 0), cuda::kResultSuccess);
+  ASSERT_EQ(driver.cuMemAddressReserve(&address, kBytes, 0, 0, 0), cuda::kResultSuccess);
+  ASSERT_EQ(driver.cuMemMap(address, kBytes, 0, handle, 0), cuda::kResultSuccess);
+  ASSERT_EQ(driver.cuMemRelease(handle), cuda::kResultSuccess);
+  std::byte* const mapped = reinterpret_cast<std::byte*>(address);
+  const auto access = [&](int gpu, int flags) {
+    const cuda::AccessDesc desc = {{cuda::kMemLocationDevice, gpu}, flags};
+    ASSERT_EQ(driver.cuMemSetAccess(address, kBytes, &desc, 1), cuda::kResultSuccess);
+  };
+  auto work = GpuBoxWork::WithoutChunks(kGpu);
+  ASSERT_TRUE(work.ok()) << work.status();
+  const auto packed = OnGpu(std::vector<std::byte>(80, std::byte{3}));
+  const auto pack = [&] {
+    (*work)->Pack(Rows(2, 40, 100, mapped, nullptr), 0, absl::MakeSpan(packed->data(), 80));
+    return (*work)->Finish();
+  };
+  const auto unpack = [&] {
+    uint64_t sum = 0;
+    (*work)->Unpack(Rows(2, 40, 100, nullptr, mapped), 0, absl::MakeSpan(packed->data(), 80), &sum);
+    return (*work)->Finish();
+  };
+  setenv(nccl_checker::kOnViolationVariable, "return", 1);  // of the kernels; the checker has read it
+  access(kGpu + 1, cuda::kAccessReadWrite);
+  EXPECT_TRUE(HasCode(pack(), ErrorCode::kTransport)) << "the owner has access, this GPU none";
+  access(kGpu, cuda::kAccessRead);
+  EXPECT_EQ(pack(), absl::OkStatus());
+  EXPECT_EQ(FromGpu(*packed), std::vector<std::byte>(80, std::byte{0xCB}));
+  EXPECT_TRUE(HasCode(unpack(), ErrorCode::kTransport)) << "it may only read";
+  access(kGpu, cuda::kAccessReadWrite);
+  EXPECT_EQ(unpack(), absl::OkStatus());
+  unsetenv(nccl_checker::kOnViolationVariable);
+  EXPECT_EQ(driver.cuMemUnmap(address, kBytes), cuda::kResultSuccess);
+  EXPECT_EQ(driver.cuMemAddressFree(address, kBytes), cuda::kResultSuccess);
 }
 
 // A transport whose messages may be on a GPU, or not.

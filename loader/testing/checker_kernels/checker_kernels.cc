@@ -14,6 +14,7 @@
 #include "kernels/cuda/elementwise_body.h"
 #include "kernels/cuda/host_backend.h"
 #include "loader/gpu/cuda_abi.h"
+#include "loader/gpu/cuda_driver_abi.h"
 #include "loader/testing/nccl_checker/nccl_checker.h"
 
 namespace headrace {
@@ -21,6 +22,7 @@ namespace {
 
 struct Checker {
   cuda::Error (*cudaPointerGetAttributes)(cuda::PointerAttributes*, const void*) = nullptr;
+  cuda::Result (*cuMemGetAccess)(unsigned long long*, const cuda::MemLocation*, cuda::DevicePointer) = nullptr;
   cuda::Error (*cudaStreamSynchronize)(cuda::Stream) = nullptr;
   cuda::Error (*cudaLaunchHostFunc)(cuda::Stream, cuda::HostFunction, void*) = nullptr;
 };
@@ -41,6 +43,7 @@ const Checker& TheChecker() {
       if (*function == nullptr) std::abort();
     };
     resolve("cudaPointerGetAttributes", &found.cudaPointerGetAttributes);
+    resolve("cuMemGetAccess", &found.cuMemGetAccess);
     resolve("cudaStreamSynchronize", &found.cudaStreamSynchronize);
     resolve("cudaLaunchHostFunc", &found.cudaLaunchHostFunc);
     return found;
@@ -48,8 +51,14 @@ const Checker& TheChecker() {
   return checker;
 }
 
-bool IsReached(const void* memory, int device) {
-  cuda::PointerAttributes attributes = {};
+bool IsReached(const void* memory, int device, int access = cuda::kAccessRead) {
+  const cuda::MemLocation location = {cuda::kMemLocationDevice, device};
+  unsigned long long flags = 0;
+  if (TheChecker().cuMemGetAccess(&flags, &location, reinterpret_cast<cuda::DevicePointer>(memory)) ==
+      cuda::kResultSuccess) {
+    return (flags & access) == static_cast<unsigned>(access);
+  }
+  cuda::PointerAttributes attributes = {};  // it is nothing that cuMemMap mapped
   TheChecker().cudaPointerGetAttributes(&attributes, memory);
   return attributes.type == cuda::kHost || (attributes.type == cuda::kDevice && attributes.device == device);
 }
@@ -57,12 +66,14 @@ bool IsReached(const void* memory, int device) {
 // What of a launch its device does not reach; null: nothing.
 template <typename Descriptor>
 const char* Unreached(const HeadraceLaunch& launch, const HeadraceTable& table, const uint64_t* sums) {
-  if (!IsReached(table.descriptors, launch.device) || !IsReached(table.first_tile, launch.device)) return "a table";
-  if (sums != nullptr && !IsReached(sums, launch.device)) return "sums";
+  constexpr int kWrite = cuda::kAccessReadWrite;
+  const int device = launch.device;
+  if (!IsReached(table.descriptors, device) || !IsReached(table.first_tile, device)) return "a table";
+  if (sums != nullptr && !IsReached(sums, device, kWrite)) return "sums";
   const auto* const descriptors = static_cast<const Descriptor*>(table.descriptors);
   for (int64_t i = 0; i < table.count; ++i) {
-    if (!IsReached(descriptors[i].src, launch.device)) return "a source";
-    if (descriptors[i].dst != nullptr && !IsReached(descriptors[i].dst, launch.device)) return "a destination";
+    if (!IsReached(descriptors[i].src, device)) return "a source";
+    if (descriptors[i].dst != nullptr && !IsReached(descriptors[i].dst, device, kWrite)) return "a destination";
   }
   return nullptr;
 }

@@ -35,10 +35,12 @@ const Library& lib() {
   l.name = reinterpret_cast<decltype(l.name)>(dlsym(handle, #name)); \
   Must(l.name == nullptr, "no " #name);
     HEADRACE_CUDA_FUNCTIONS(LOAD)
+    HEADRACE_CUDA_DRIVER_FUNCTIONS(LOAD)
     HEADRACE_NCCL_FUNCTIONS(LOAD)
     HEADRACE_CUDA_TEXT_FUNCTIONS(LOAD)
     HEADRACE_NCCL_TEXT_FUNCTIONS(LOAD)
 #undef LOAD
+    Must(l.cuInit(0), "cuInit");
     return l;
   }();
   return library;
@@ -136,6 +138,39 @@ std::vector<unsigned char> Buffer::Get(cuda::Stream stream) const {
   std::vector<unsigned char> got(bytes);
   MUST(lib().cudaMemcpyAsync(got.data(), data, bytes, cuda::kMemcpyDeviceToHost, stream));
   return got;
+}
+
+cuda::AllocationProp PropOf(int device, int types) {
+  return {cuda::kAllocationTypePinned, types, {cuda::kMemLocationDevice, device}, nullptr, {}};
+}
+
+Shareable::Shareable(int device, size_t bytes, int types) : bytes(bytes) {
+  const cuda::AllocationProp prop = PropOf(device, types);
+  MUST(lib().cuMemCreate(&handle, bytes, &prop, 0));
+}
+
+Shareable::~Shareable() {
+  if (mapped) lib().cuMemUnmap(address, bytes);
+  if (address != 0) lib().cuMemAddressFree(address, bytes);
+  if (handle != 0) lib().cuMemRelease(handle);
+}
+
+void Shareable::Reserve() { MUST(lib().cuMemAddressReserve(&address, bytes, 0, 0, 0)); }
+
+void Shareable::Map() {
+  MUST(lib().cuMemMap(address, bytes, 0, handle, 0));
+  mapped = true;
+}
+
+void Shareable::SetAccess(int device, int flags) {
+  const cuda::AccessDesc access{{cuda::kMemLocationDevice, device}, flags};
+  MUST(lib().cuMemSetAccess(address, bytes, &access, 1));
+}
+
+void Shareable::MapFor(int device) {
+  Reserve();
+  Map();
+  SetAccess(device);
 }
 
 Child::Child(const std::string& name, const std::vector<std::string>& environment, const std::string& input) {

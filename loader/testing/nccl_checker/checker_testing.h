@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "loader/gpu/cuda_abi.h"
+#include "loader/gpu/cuda_driver_abi.h"
 #include "loader/transport/nccl/nccl_abi.h"
 
 namespace headrace::nccl_checker {
@@ -18,6 +19,7 @@ namespace headrace::nccl_checker {
 struct Library {
 #define FIELD(name, parameters) cuda::Error(*name) parameters;
   HEADRACE_CUDA_FUNCTIONS(FIELD)
+  HEADRACE_CUDA_DRIVER_FUNCTIONS(FIELD)
   HEADRACE_NCCL_FUNCTIONS(FIELD)
 #undef FIELD
 #define FIELD(name, parameters) const char*(*name)parameters;
@@ -74,6 +76,31 @@ struct Buffer {
   unsigned char* data = nullptr;
   size_t bytes = 0;
 };
+
+// Memory of cuMemCreate, mapped. All its parts can be taken back one by one.
+struct Shareable {
+  // On the device, to be exported as all types that `types` has.
+  Shareable(int device, size_t bytes, int types = cuda::kHandleTypePosixFd | cuda::kHandleTypeFabric);
+  // Imported.
+  explicit Shareable(cuda::AllocationHandle handle, size_t bytes) : handle(handle), bytes(bytes) {}
+  Shareable(const Shareable&) = delete;
+  Shareable& operator=(const Shareable&) = delete;
+  // Unmaps, frees and releases what is there.
+  ~Shareable();
+
+  void Reserve();
+  void Map();
+  void SetAccess(int device, int flags = cuda::kAccessReadWrite);
+  void MapFor(int device);  // the three
+  unsigned char* data() const { return reinterpret_cast<unsigned char*>(address); }
+
+  cuda::AllocationHandle handle = 0;
+  size_t bytes = 0;
+  cuda::DevicePointer address = 0;
+  bool mapped = false;
+};
+// What cuMemCreate wants for memory of a device.
+cuda::AllocationProp PropOf(int device, int types);
 
 // This binary again, running a case of the map that was given to CheckerTestMain.
 struct Outcome {

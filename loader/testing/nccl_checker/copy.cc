@@ -21,6 +21,15 @@ bool Inside(const Allocation& allocation, const void* pointer, size_t bytes) {
   return allocation.type == cuda::kUnregistered || bytes <= allocation.bytes - before;
 }
 
+// Whether a violation was told: the stream's device has no access to what cuMemMap mapped. Other memory is left to
+// CUDA, which copies between devices.
+bool LacksAccess(const char* call, const Allocation& allocation, int device, bool write) {
+  if (!allocation.shareable || allocation.Reaches(device, write)) return false;
+  CudaViolation(Rule::kVmmAccess, Text(call, " that ", write ? "writes" : "reads", " the mapping at ",
+                                       static_cast<const void*>(allocation.base), " in a stream of device ", device));
+  return true;
+}
+
 constexpr size_t kMaxPitch = 2147483647;  // cudaDeviceProp::memPitch
 
 size_t Reach(size_t width, size_t height, size_t pitch) { return (height - 1) * pitch + width; }
@@ -52,6 +61,9 @@ cuda::Error CopyOf(const char* call, void* to, const void* from, const Rows& row
     return CudaViolation(Rule::kMemcpyBounds,
                          Text(call, " of ", from_bytes, " bytes from ", from, " to ", to_bytes, " bytes at ", to));
   }
+  if (LacksAccess(call, target, stream->device(), true) || LacksAccess(call, source, stream->device(), false)) {
+    return cuda::kErrorInvalidValue;
+  }
   const auto run = [=] {
     for (size_t row = 0; row < rows.height; ++row) {
       std::memcpy(to_begin + row * rows.to_pitch, from_begin + row * rows.from_pitch, rows.width);
@@ -78,6 +90,7 @@ cuda::Error FillOf(const char* call, void* pointer, size_t pitch, int value, siz
   if (!Inside(target, pointer, bytes)) {
     return CudaViolation(Rule::kMemcpyBounds, Text(call, " of ", bytes, " bytes at ", pointer));
   }
+  if (LacksAccess(call, target, stream->device(), true)) return cuda::kErrorInvalidValue;
   const auto run = [=] {
     for (size_t row = 0; row < height; ++row) std::memset(static_cast<char*>(pointer) + row * pitch, value, width);
   };

@@ -7,7 +7,6 @@
 #include "loader/gpu/cuda_abi.h"
 #include "loader/testing/nccl_checker/copy.h"
 #include "loader/testing/nccl_checker/event.h"
-#include "loader/testing/nccl_checker/ipc.h"
 #include "loader/testing/nccl_checker/memory.h"
 #include "loader/testing/nccl_checker/options.h"
 #include "loader/testing/nccl_checker/rules.h"
@@ -48,8 +47,6 @@ constexpr ErrorText kErrors[] = {
     {2, "cudaErrorMemoryAllocation", "out of memory"},
     {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {201, "cudaErrorDeviceUninitialized", "invalid device context"},
-    {205, "cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {600, "cudaErrorNotReady", "device not ready"},
     {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
@@ -236,21 +233,6 @@ cuda::Error cudaLaunchHostFunc(cuda::Stream handle, cuda::HostFunction function,
                             {}});
     return cuda::kSuccess;
   });
-}
-
-cuda::Error cudaIpcGetMemHandle(cuda::IpcMemHandle* handle, void* pointer) {
-  return Guard(__func__, [&] { return checker::ExportMemory(handle, pointer); });
-}
-
-cuda::Error cudaIpcOpenMemHandle(void** pointer, cuda::IpcMemHandle handle, unsigned flags) {
-  return Guard("cudaIpcOpenMemHandle", [&] {
-    if (flags != cuda::kIpcMemLazyEnablePeerAccess) return cuda::kErrorInvalidValue;
-    return checker::ImportMemory(pointer, handle);
-  });
-}
-
-cuda::Error cudaIpcCloseMemHandle(void* pointer) {
-  return Guard(__func__, [&] { return checker::CloseMemory(pointer); });
 }
 
 cuda::Error cudaGetLastError() {

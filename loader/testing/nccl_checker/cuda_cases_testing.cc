@@ -1,23 +1,11 @@
 // How the rules of CUDA are broken.
 
-#include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
-
-#include <iostream>
 
 #include "loader/testing/nccl_checker/rule_cases_testing.h"
 
 namespace headrace::nccl_checker {
 namespace {
-
-// A stream in which a host function waits for ever.
-Rank BusyStream() {
-  Rank rank(0);
-  MUST(lib().cudaLaunchHostFunc(
-      rank.stream, [](void*) { pause(); }, nullptr));
-  return rank;
-}
 
 void CallInHostFunction(int which) {
   static int s_which;
@@ -86,33 +74,6 @@ void FreeUnderKernel() {
   Buffer a(0, 64);
   MUST(ranks[0].Group([&] { Receive(ranks[0], a, 64, nccl::kUint8, 1); }));
   Break(lib().cudaFree(a.data));
-}
-
-void ExportInside() {
-  cuda::IpcMemHandle handle;
-  Buffer a(0, 64);
-  Break(lib().cudaIpcGetMemHandle(&handle, a.data + 16));
-}
-
-void Importer() {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  cuda::IpcMemHandle handle;
-  void* pointer;
-  Must(!std::cin.read(handle.reserved, sizeof(handle.reserved)), "read");
-  MUST(lib().cudaIpcOpenMemHandle(&pointer, handle, cuda::kIpcMemLazyEnablePeerAccess));
-  std::cout << "open" << std::endl;
-  pause();
-}
-
-void FreeOpenExport() {
-  cuda::IpcMemHandle handle;
-  Buffer a(0, 64);
-  MUST(lib().cudaIpcGetMemHandle(&handle, a.data));
-  Child importer("Importer", {}, std::string(handle.reserved, sizeof(handle.reserved)));
-  Must(importer.ReadLine() != "open", "the importer");
-  const int result = lib().cudaFree(a.data);
-  importer.Kill();
-  Break(result);
 }
 
 void StreamTwice() {
@@ -190,7 +151,6 @@ void RecordInGroup() {
 
 std::map<std::string, RuleCase> CudaRuleCases() {
   return {
-      {"Importer", {nullptr, Importer}},
       {"CudaInHostFunction", {"call-in-host-function", [] { CallInHostFunction(0); }}},
       {"NcclInHostFunction", {"call-in-host-function", [] { CallInHostFunction(1); }}},
       {"MemcpyOfDeviceAsHost", {"memcpy-kind", MemcpyOfDeviceAsHost}},
@@ -203,8 +163,6 @@ std::map<std::string, RuleCase> CudaRuleCases() {
       {"FreeHostOfDevice", {"free", FreeHostOfDevice}},
       {"FreeUnderCopy", {"free-in-use", FreeUnderCopy}},
       {"FreeUnderKernel", {"free-in-use", FreeUnderKernel}},
-      {"ExportInside", {"ipc-base", ExportInside}},
-      {"FreeOpenExport", {"ipc-free-open", FreeOpenExport}},
       {"StreamTwice", {"stream-handle", StreamTwice}},
       {"EventOfOtherDevice", {"stream-device", EventOfOtherDevice}},
       {"SendInStreamOfOtherDevice", {"stream-device", SendInStreamOfOtherDevice}},

@@ -1,4 +1,4 @@
-// The fake CUDA: memory, streams, events, IPC; and what the shared object exports.
+// The fake CUDA: memory, streams, events; and what the shared object exports.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <iostream>
 #include <set>
 #include <thread>
 
@@ -187,54 +186,11 @@ TEST(CudaTest, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   MUST(lib().cudaStreamDestroy(blocking));
 }
 
-// Maps memory of the process that started it (its input), adds one to each of its bytes, and closes it.
-void Adder() {
-  cuda::IpcMemHandle handle;
-  unsigned char *mapped, *again;
-  Must(!std::cin.read(handle.reserved, sizeof(handle.reserved)), "read");
-  MUST(lib().cudaIpcOpenMemHandle(reinterpret_cast<void**>(&mapped), handle, cuda::kIpcMemLazyEnablePeerAccess));
-  MUST(lib().cudaIpcOpenMemHandle(reinterpret_cast<void**>(&again), handle, cuda::kIpcMemLazyEnablePeerAccess));
-  Must(mapped != again, "the same memory twice");
-  cuda::PointerAttributes attributes;
-  MUST(lib().cudaPointerGetAttributes(&attributes, mapped + 99));
-  Must(attributes.type != cuda::kDevice || attributes.device != 1, "the attributes");
-  Rank rank(1);
-  std::vector<unsigned char> bytes(100);
-  MUST(lib().cudaMemcpyAsync(bytes.data(), mapped, 100, cuda::kMemcpyDeviceToHost, rank.stream));
-  for (unsigned char& byte : bytes) ++byte;
-  MUST(lib().cudaMemcpyAsync(mapped, bytes.data(), 100, cuda::kMemcpyHostToDevice, rank.stream));
-  MUST(lib().cudaStreamSynchronize(rank.stream));
-  MUST(lib().cudaIpcCloseMemHandle(mapped));
-  MUST(lib().cudaIpcCloseMemHandle(mapped));
-}
-
-TEST(CudaTest, MemoryIsOpenedByAnotherProcess) {
-  Rank rank(1);
-  cuda::IpcMemHandle handle;
-  std::vector<unsigned char> bytes(100);
-  {
-    Buffer device(1, 100), other(1, 10);
-    for (int i = 0; i < 100; ++i) bytes[i] = i;
-    device.Set(bytes, rank.stream);
-    MUST(lib().cudaIpcGetMemHandle(&handle, other.data));
-    MUST(lib().cudaIpcGetMemHandle(&handle, device.data));
-    void* pointer;
-    EXPECT_NE(lib().cudaIpcOpenMemHandle(&pointer, handle, cuda::kIpcMemLazyEnablePeerAccess), cuda::kSuccess)
-        << "a process does not open what it exported";
-    EXPECT_NE(lib().cudaGetLastError(), cuda::kSuccess);
-    const Outcome outcome = Child("Adder", {}, std::string(handle.reserved, sizeof(handle.reserved))).Wait();
-    EXPECT_EQ(outcome.status, 0) << outcome.errors;
-    for (unsigned char& byte : bytes) ++byte;
-    EXPECT_EQ(device.Get(rank.stream), bytes);
-  }
-  const Outcome late = Child("Adder", {}, std::string(handle.reserved, sizeof(handle.reserved))).Wait();
-  EXPECT_NE(late.status, 0) << "the memory was freed";
-}
-
 TEST(ExportsTest, TheFunctionsOfTheListsAndNothingElse) {
   std::set<std::string> expected, exported;
 #define NAME(name, parameters) expected.insert(#name);
   HEADRACE_CUDA_FUNCTIONS(NAME)
+  HEADRACE_CUDA_DRIVER_FUNCTIONS(NAME)
   HEADRACE_CUDA_TEXT_FUNCTIONS(NAME)
   HEADRACE_NCCL_FUNCTIONS(NAME)
   HEADRACE_NCCL_TEXT_FUNCTIONS(NAME)
@@ -249,11 +205,6 @@ TEST(ExportsTest, TheFunctionsOfTheListsAndNothingElse) {
 }
 
 }  // namespace
-
-std::map<std::string, std::function<void()>> CudaProcesses() { return {{"Adder", Adder}}; }
-
 }  // namespace headrace::nccl_checker
 
-int main(int argc, char** argv) {
-  return headrace::nccl_checker::CheckerTestMain(argc, argv, headrace::nccl_checker::CudaProcesses());
-}
+int main(int argc, char** argv) { return headrace::nccl_checker::CheckerTestMain(argc, argv, {}); }

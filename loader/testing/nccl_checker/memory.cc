@@ -9,7 +9,6 @@
 #include <mutex>
 #include <vector>
 
-#include "loader/testing/nccl_checker/ipc.h"
 #include "loader/testing/nccl_checker/options.h"
 #include "loader/testing/nccl_checker/rules.h"
 #include "loader/testing/nccl_checker/text.h"
@@ -18,7 +17,6 @@ namespace headrace::nccl_checker {
 
 namespace {
 
-constexpr int kAllocatedByte = 0xCB, kFreedByte = 0xDD;
 constexpr cuda::Error kErrorHostMemoryAlreadyRegistered = 712, kErrorHostMemoryNotRegistered = 713;
 
 thread_local int t_device = 0;
@@ -26,8 +24,7 @@ thread_local int t_device = 0;
 struct Table {
   std::mutex mutex;
   std::map<const char*, Allocation> allocations;  // by their base
-  std::vector<size_t> device_bytes = std::vector<size_t>(options().devices);
-  uint64_t last_id = 0;
+  std::vector<int64_t> device_bytes = std::vector<int64_t>(options().devices);
   std::list<Use::Entry> uses;
 };
 
@@ -42,24 +39,28 @@ size_t WholePages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-void Unmap(const Allocation& allocation) {
-  munmap(allocation.base, allocation.mapped);
-  if (allocation.fd >= 0) close(allocation.fd);
+// Memory of the host that is filled as CUDA's is, and in the table.
+cuda::Error Allocate(void** pointer, Allocation made) {
+  made.mapped = WholePages(made.bytes);
+  void* data = mmap(nullptr, made.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return cuda::kErrorMemoryAllocation;
+  std::memset(data, kAllocatedByte, made.bytes);
+  made.base = static_cast<char*>(data);
+  std::lock_guard lock(table().mutex);
+  table().allocations[made.base] = made;
+  *pointer = data;
+  return cuda::kSuccess;
 }
 
 // Takes the allocation at `pointer` out of the table; its type is kUnregistered when the rules forbid that.
 Allocation Take(void* pointer, cuda::MemoryType type, const char* call) {
   const Allocation found = FindAllocation(pointer);
-  if (found.type != type || found.base != pointer || found.imported || found.registered) {
+  if (found.type != type || found.base != pointer || found.shareable || found.registered) {
     CudaViolation(Rule::kFree, Text(call, " of ", pointer, ", which is not the base of an allocation of its own kind"));
     return {};
   }
   if (const std::string use = UseOf(found); !use.empty()) {
     CudaViolation(Rule::kFreeInUse, Text(call, " of ", pointer, ", which is used by ", use));
-    return {};
-  }
-  if (found.exported && !EndExport(found.id)) {
-    CudaViolation(Rule::kIpcFreeOpen, Text(call, " of ", pointer, ", which other processes have open"));
     return {};
   }
   std::lock_guard lock(table().mutex);
@@ -82,55 +83,23 @@ cuda::Error AllocateDevice(void** pointer, size_t bytes) {
   if (pointer == nullptr) return cuda::kErrorInvalidValue;
   *pointer = nullptr;
   if (bytes == 0) return cuda::kSuccess;
-  Allocation made{cuda::kDevice, t_device, nullptr, bytes, WholePages(bytes)};
-  {
-    std::lock_guard lock(table().mutex);
-    size_t& used = table().device_bytes[t_device];
-    if (bytes > static_cast<size_t>(options().device_bytes) - used) return cuda::kErrorMemoryAllocation;
-    used += bytes;
-    made.id = ++table().last_id;
-  }
-  void* data = MAP_FAILED;
-  made.fd = memfd_create("headrace_nccl_checker_device", MFD_CLOEXEC);
-  if (made.fd >= 0 && ftruncate(made.fd, made.mapped) == 0) {
-    data = mmap(nullptr, made.mapped, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd, 0);
-  }
-  if (data == MAP_FAILED) {
-    if (made.fd >= 0) close(made.fd);
-    std::lock_guard lock(table().mutex);
-    table().device_bytes[t_device] -= bytes;
-    return cuda::kErrorMemoryAllocation;
-  }
-  std::memset(data, kAllocatedByte, bytes);
-  made.base = static_cast<char*>(data);
-  std::lock_guard lock(table().mutex);
-  table().allocations[made.base] = made;
-  *pointer = data;
-  return cuda::kSuccess;
+  if (bytes > INT64_MAX || !CountDeviceBytes(t_device, bytes)) return cuda::kErrorMemoryAllocation;
+  const cuda::Error error = Allocate(pointer, {cuda::kDevice, t_device, nullptr, bytes});
+  if (error != cuda::kSuccess) CountDeviceBytes(t_device, -static_cast<int64_t>(bytes));
+  return error;
 }
 
 cuda::Error AllocateHost(void** pointer, size_t bytes) {
   if (pointer == nullptr) return cuda::kErrorInvalidValue;
   *pointer = nullptr;
-  if (bytes == 0) return cuda::kSuccess;
-  Allocation made{cuda::kHost, t_device, nullptr, bytes, WholePages(bytes)};
-  void* data = mmap(nullptr, made.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return cuda::kErrorMemoryAllocation;
-  std::memset(data, kAllocatedByte, bytes);
-  made.base = static_cast<char*>(data);
-  std::lock_guard lock(table().mutex);
-  made.id = ++table().last_id;
-  table().allocations[made.base] = made;
-  *pointer = data;
-  return cuda::kSuccess;
+  return bytes == 0 ? cuda::kSuccess : Allocate(pointer, {cuda::kHost, t_device, nullptr, bytes});
 }
 
 cuda::Error FreeDevice(void* pointer) {
   if (pointer == nullptr) return cuda::kSuccess;
   const Allocation taken = Take(pointer, cuda::kDevice, "cudaFree");
   if (taken.type == cuda::kUnregistered) return cuda::kErrorInvalidValue;
-  std::memset(taken.base, kFreedByte, taken.bytes);  // seen by those that have it mapped still
-  Unmap(taken);
+  munmap(taken.base, taken.mapped);
   return cuda::kSuccess;
 }
 
@@ -138,7 +107,7 @@ cuda::Error FreeHost(void* pointer) {
   if (pointer == nullptr) return cuda::kSuccess;
   const Allocation taken = Take(pointer, cuda::kHost, "cudaFreeHost");
   if (taken.type == cuda::kUnregistered) return cuda::kErrorInvalidValue;
-  Unmap(taken);
+  munmap(taken.base, taken.mapped);
   return cuda::kSuccess;
 }
 
@@ -159,7 +128,6 @@ cuda::Error RegisterHost(void* pointer, size_t bytes, unsigned flags) {
   }
   Allocation made{cuda::kHost, t_device, begin, bytes, 0};
   made.registered = true;
-  made.id = ++table().last_id;
   table().allocations[begin] = made;
   return cuda::kSuccess;
 }
@@ -194,17 +162,20 @@ Allocation FindAllocation(const void* pointer) {
   return at < found.base + found.bytes ? found : Allocation{};
 }
 
-void MarkExported(const void* base) {
+bool CountDeviceBytes(int device, int64_t bytes) {
   std::lock_guard lock(table().mutex);
-  table().allocations[static_cast<const char*>(base)].exported = true;
+  int64_t& used = table().device_bytes[device];
+  if (bytes > options().device_bytes - used) return false;
+  used += bytes;
+  return true;
 }
 
-void AddImported(const Allocation& allocation) {
+void SetShareable(const Allocation& allocation) {
   std::lock_guard lock(table().mutex);
   table().allocations[allocation.base] = allocation;
 }
 
-void RemoveImported(const void* base) {
+void RemoveShareable(const void* base) {
   std::lock_guard lock(table().mutex);
   table().allocations.erase(static_cast<const char*>(base));
 }

@@ -15,6 +15,9 @@
 
 namespace headrace::nccl_checker {
 
+// What new memory is filled with.
+inline constexpr int kAllocatedByte = 0xCB;
+
 // Of this thread.
 int CurrentDevice();
 cuda::Error SetCurrentDevice(int device);
@@ -23,13 +26,17 @@ struct Allocation {
   cuda::MemoryType type = cuda::kUnregistered;
   int device = 0;
   char* base = nullptr;
-  size_t bytes = 0;   // as asked for
-  size_t mapped = 0;  // whole pages
-  int fd = -1;        // the memfd; -1 where it is another process's, or pinned
-  uint64_t id = 0;    // unique in the process
-  bool imported = false;
-  bool exported = false;
+  size_t bytes = 0;         // as asked for
+  size_t mapped = 0;        // whole pages
   bool registered = false;  // pinned memory that was there before
+  bool shareable = false;   // mapped by cuMemMap; then these are the devices with access to it, bits by their numbers
+  uint64_t readers = 0, writers = 0;
+
+  // Whether kernels and copies of the device may read or write it. Where there is none: false.
+  bool Reaches(int of_device, bool write) const {
+    if (type == cuda::kDevice && shareable) return ((write ? writers : readers) >> of_device & 1) != 0;
+    return type == cuda::kHost || (type == cuda::kDevice && device == of_device);
+  }
 };
 
 cuda::Error AllocateDevice(void** pointer, size_t bytes);
@@ -43,11 +50,12 @@ void DeviceMemory(int device, size_t* free, size_t* total);
 
 // The allocation that holds `pointer`; kUnregistered: none.
 Allocation FindAllocation(const void* pointer);
-// Marks the device memory that begins at `base` as exported.
-void MarkExported(const void* base);
-// Memory of another process that was mapped here, and its end.
-void AddImported(const Allocation& allocation);
-void RemoveImported(const void* base);
+
+// Counts bytes of a device; false where it has not so many left. A negative number gives them back.
+bool CountDeviceBytes(int device, int64_t bytes);
+// Of cuMem*: memory that was mapped, or whose access changed; and its end.
+void SetShareable(const Allocation& allocation);
+void RemoveShareable(const void* base);
 
 // Memory that issued work uses, until this is destroyed or `cancelled` (where given) is true.
 class Use {

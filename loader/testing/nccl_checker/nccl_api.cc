@@ -25,17 +25,15 @@ constexpr std::array<int, 12> kTypeBytes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 thread_local std::string t_last_error;
 
-Result CheckBuffer(const char* call, const Communicator& communicator, const void* data, uint64_t bytes) {
+Result CheckBuffer(const char* call, bool send, const Communicator& communicator, const void* data, uint64_t bytes) {
   if (bytes == 0) return nccl::kSuccess;
   const Allocation found = FindAllocation(data);
   const char* begin = static_cast<const char*>(data);
   std::string what;
   if (found.type != cuda::kDevice) {
     what = "is no device memory that lives";
-  } else if (found.imported) {
-    what = "is memory of another process";
-  } else if (found.device != communicator.device) {
-    what = Text("is on device ", found.device, ", not on ", communicator.device);
+  } else if (!found.Reaches(communicator.device, !send)) {
+    what = Text("is on device ", found.device, ", out of reach of ", communicator.device);
   } else if (bytes > found.bytes - (begin - found.base)) {
     what = Text("leaves its allocation of ", found.bytes, " bytes");
   }
@@ -67,7 +65,7 @@ Result SendOrReceive(const char* call, bool send, void* data, size_t count, int 
                                                " in a stream of device ", stream->device()));
   }
   const uint64_t bytes = count * kTypeBytes[type];
-  if (error = CheckBuffer(call, *communicator, data, bytes); error != nccl::kSuccess) return error;
+  if (error = CheckBuffer(call, send, *communicator, data, bytes); error != nccl::kSuccess) return error;
   AddTransfer(communicator, Transfer{send, static_cast<char*>(data), count, bytes, type, peer, stream});
   return nccl::kSuccess;
 }

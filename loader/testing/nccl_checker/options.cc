@@ -32,6 +32,16 @@ std::string_view Value(const char* name) {
   return text == nullptr ? "" : text;
 }
 
+// Each part of a list with commas.
+template <typename Function>
+void ForEach(std::string_view list, const Function& function) {
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    function(list.substr(0, comma));
+    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+  }
+}
+
 Options Read() {
   Options o;
   o.devices = Number(kDevicesVariable, o.devices, 1, 64);
@@ -57,11 +67,7 @@ Options Read() {
   } else if (loss != "") {
     Malformed(kPeerLossVariable, loss);
   }
-  std::string_view faults = Value(kFaultsVariable);
-  while (!faults.empty()) {
-    const size_t comma = faults.find(',');
-    const std::string_view fault = faults.substr(0, comma);
-    faults.remove_prefix(comma == std::string_view::npos ? faults.size() : comma + 1);
+  ForEach(Value(kFaultsVariable), [&](std::string_view fault) {
     if (fault == "delay") {
       o.delay_fault = true;
     } else if (fault == "short") {
@@ -73,6 +79,19 @@ Options Read() {
     } else {
       Malformed(kFaultsVariable, fault);
     }
+  });
+  if (const char* types = std::getenv(kHandleTypesVariable); types != nullptr) {
+    o.handle_types = cuda::kHandleTypeNone;
+    ForEach(types, [&](std::string_view type) {
+      if (type == "fd") {
+        o.handle_types |= cuda::kHandleTypePosixFd;
+      } else if (type == "fabric" || type == "fabric-denied") {
+        o.handle_types |= cuda::kHandleTypeFabric;
+        o.fabric_denied = type == "fabric-denied";
+      } else {
+        Malformed(kHandleTypesVariable, type);
+      }
+    });
   }
   o.multi_rank_gpu = Value(kMultiRankGpuVariable) == "1";
   return o;

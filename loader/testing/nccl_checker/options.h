@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "loader/gpu/cuda_driver_abi.h"
+
 namespace headrace::nccl_checker {
 
 enum class PeerLoss { kBySeed, kError, kSilent };
@@ -28,6 +30,8 @@ struct Options {
   bool async_fault = false;
   PeerLoss peer_loss = PeerLoss::kBySeed;
   bool multi_rank_gpu = false;
+  int handle_types = cuda::kHandleTypePosixFd | cuda::kHandleTypeFabric;  // that devices support
+  bool fabric_denied = false;
 };
 
 // Read once, at the first call; what is malformed ends the process with a line that says so.

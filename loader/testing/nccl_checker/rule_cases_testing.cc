@@ -18,6 +18,13 @@ void AwaitError(nccl::Comm comm) {
   Break(error);
 }
 
+Rank BusyStream() {
+  Rank rank(0);
+  MUST(lib().cudaLaunchHostFunc(
+      rank.stream, [](void*) { pause(); }, nullptr));
+  return rank;
+}
+
 nccl::UniqueId NewId() {
   nccl::UniqueId id;
   MUST(lib().ncclGetUniqueId(&id));

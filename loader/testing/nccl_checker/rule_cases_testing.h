@@ -21,6 +21,7 @@ struct RuleCase {
 
 // By name. A case without a rule is a process that another case starts.
 std::map<std::string, RuleCase> CudaRuleCases();
+std::map<std::string, RuleCase> ShareableRuleCases();
 std::map<std::string, RuleCase> CommunicatorRuleCases();
 std::map<std::string, RuleCase> GroupRuleCases();
 
@@ -28,6 +29,9 @@ std::map<std::string, RuleCase> GroupRuleCases();
 void Break(int result);
 // Waits until the communicator's asynchronous error is there: no call is to blame.
 void AwaitError(nccl::Comm comm);
+
+// A stream of device 0 in which a host function waits for ever.
+Rank BusyStream();
 
 nccl::UniqueId NewId();
 void Send(Rank& rank, Buffer& buffer, size_t count, int type, int peer);

@@ -12,6 +12,7 @@ namespace {
 
 #define NCCL_GUIDE "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/"
 #define CUDA_API "https://docs.nvidia.com/cuda/cuda-runtime-api/"
+#define CUDA_VMM "https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html, "
 
 constexpr nccl::Result kUsage = nccl::kInvalidUsage, kArgument = nccl::kInvalidArgument;
 
@@ -40,11 +41,31 @@ constexpr RuleText kRules[] = {
      NCCL_GUIDE "usage/streams.html: operations are only enqueued when a call returns; " CUDA_API
                 "group__CUDART__MEMORY.html, cudaFree. Stricter: where cudaFree waits for the device, it waits for "
                 "peers inside a kernel of NCCL"},
-    {Rule::kIpcBase, "ipc-base", kUsage, "a handle is taken from the base of device memory of this process",
-     CUDA_API "group__CUDART__DEVICE.html, cudaIpcGetMemHandle: base of an existing device memory allocation"},
-    {Rule::kIpcFreeOpen, "ipc-free-open", kUsage, "exported memory is freed after its importers closed it",
-     CUDA_API "group__CUDART__DEVICE.html, cudaIpcOpenMemHandle: cudaFree on an exported region before "
-              "cudaIpcCloseMemHandle in the importing context is undefined behavior"},
+    {Rule::kVmmGranularity, "vmm-granularity", kUsage,
+     "memory is created, reserved and mapped in whole units of the granularity, and mapped from its first byte",
+     CUDA_VMM "cuMemCreate: the size must be a multiple of the granularity; cuMemMap: ptr, size and offset too; the "
+              "offset currently must be zero. Stricter: cuMemAddressReserve asks for whole pages"},
+    {Rule::kVmmHandle, "vmm-handle", kUsage, "a handle of memory lives: it was created or imported, and not released",
+     CUDA_VMM "cuMemRelease: undefined behavior if handle is not a valid handle; each import is paired with it"},
+    {Rule::kVmmExport, "vmm-export", kUsage, "memory is exported as a type that was requested when it was created",
+     "https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html, "
+     "CUmemAllocationProp::requestedHandleTypes; " CUDA_VMM "cuMemExportToShareableHandle"},
+    {Rule::kVmmMap, "vmm-map", kUsage,
+     "memory is mapped, no more of it than there is, where addresses are reserved and "
+     "nothing is mapped",
+     CUDA_VMM "cuMemMap: the range must be an address reservation; only on reservations that are not currently mapped"},
+    {Rule::kVmmRange, "vmm-range", kUsage, "access is set for, and memory unmapped from, whole mappings",
+     CUDA_VMM
+     "cuMemSetAccess: the range must be a fully mapped address range; cuMemUnmap: the entire contiguous address "
+     "range that was mapped to"},
+    {Rule::kVmmAddressFree, "vmm-address-free", kUsage,
+     "reserved addresses are freed once, as they were reserved, and with nothing mapped there",
+     CUDA_VMM
+     "cuMemAddressFree: ptr and size must match cuMemAddressReserve; cuMemUnmap: it makes the range an address "
+     "reservation again"},
+    {Rule::kVmmAccess, "vmm-access", kUsage,
+     "work of a device uses mapped memory to which that device has access, to write where it writes",
+     CUDA_VMM "cuMemMap: does not make the address accessible; cuMemSetAccess"},
     {Rule::kStreamHandle, "stream-handle", kUsage, "a stream lives: it was created and not destroyed",
      CUDA_API "group__CUDART__STREAM.html, cudaStreamDestroy"},
     {Rule::kStreamDevice, "stream-device", kUsage,

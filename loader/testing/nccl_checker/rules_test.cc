@@ -21,6 +21,7 @@ namespace {
 const std::map<std::string, RuleCase>& Cases() {
   static const auto* const cases = [] {
     auto* all = new std::map<std::string, RuleCase>(CudaRuleCases());
+    all->merge(ShareableRuleCases());
     all->merge(CommunicatorRuleCases());
     all->merge(GroupRuleCases());
     return all;
