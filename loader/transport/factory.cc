@@ -3,6 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "loader/transport/cuda/cuda.h"
 #include "loader/transport/host/host.h"
 #include "loader/transport/nccl/nccl.h"
 #include "loader/transport/ucx/ucx.h"
@@ -29,13 +30,19 @@ absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name, 
     if (!options.devices.empty()) nccl.device = options.devices.front();
     return NewNcclTransport(nccl);
   }
-  if (name != "host")
-    return Error(
-        ErrorCode::kInvalidOption,
-        absl::StrCat("transport '", name, "' is not known: use \"host\" (processes of one host), \"ucx\" or \"nccl\""));
+  if (name != "host" && name != "cuda")
+    return Error(ErrorCode::kInvalidOption,
+                 absl::StrCat("transport '", name,
+                              "' is not known: use \"host\" (processes of one host), \"cuda\" (their "
+                              "GPUs), \"ucx\" or \"nccl\""));
   if (!options.devices.empty())
-    return Error(ErrorCode::kInvalidOption, "transport 'host' uses no network devices; only \"ucx\" and \"nccl\" do");
-  return NewHostTransport();
+    return Error(ErrorCode::kInvalidOption, absl::StrCat("transport '", name,
+                                                         "' uses no network devices; only \"ucx\" "
+                                                         "and \"nccl\" do"));
+  if (name == "host") return NewHostTransport();
+  CudaOptions cuda;
+  cuda.gpu = options.gpu;
+  return NewCudaTransport(cuda);
 }
 
 }  // namespace headrace

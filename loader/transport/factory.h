@@ -16,11 +16,12 @@ struct TransportOptions {
   // "ucx": the network devices to listen on and to send through, each as UCX names it: "eth0", "mlx5_0:1". Empty: see
   // UcxOptions::devices. "nccl": the one to listen at; empty: loopback. Other transports have none.
   std::vector<std::string> devices;
-  // "nccl": the GPU, modulo the number of GPUs here. None: the calling thread's current device.
+  // "nccl", "cuda": the GPU, modulo the number of GPUs here. None: the calling thread's current device.
   std::optional<int> gpu;
 };
 
-// An endpoint that reaches other processes: "host" (host/host.h), "ucx" (ucx/ucx.h) or "nccl" (nccl/nccl.h).
+// An endpoint that reaches other processes: "host" (host/host.h), "cuda" (cuda/cuda.h), "ucx" (ucx/ucx.h) or "nccl"
+// (nccl/nccl.h).
 // kInvalidOption: any other name, and the known ones are listed; devices for a transport that has none, or more than it
 // can use; a device that is no single name. Otherwise the backend's errors.
 absl::StatusOr<std::unique_ptr<Transport>> NewTransport(absl::string_view name, const TransportOptions& options = {});
