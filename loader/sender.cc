@@ -22,7 +22,7 @@ void Sender::Start(PeerId peer, const EdgeStream* stream, SourceOf source, int s
   absl::StatusOr<OpId> op = transport_->Receive(peer, tag, absl::MakeSpan(signal.get(), 1));
   if (!op.ok()) return Fail(edge);
   ++edge->in_flight;
-  pending_.emplace(*op, Message{edge, 0, std::move(signal), Kind::kSignal});
+  pending_.emplace(*op, Message{edge, 0, std::move(signal), std::nullopt});
 }
 
 void Sender::Fail(Active* edge) {
@@ -84,25 +84,10 @@ absl::Status Sender::Post() {
 
 // Unless no chunk is left.
 absl::Status Sender::PackNext(Active* edge, std::vector<Message>* packed) {
-  Message message{edge, edge->stream->message_bytes(edge->next), nullptr, Kind::kData};
-  if (edge->stream->is_sums(edge->next)) message.kind = Kind::kSums;
-  if (message.kind == Kind::kData && !free_.empty()) {
-    message.chunk = std::move(free_.back());
-    free_.pop_back();
-  } else {
-    if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) {
-      if (free_.empty()) return absl::OkStatus();
-      free_.pop_back();
-      allocated_bytes_ -= chunk_bytes_;
-    }
-    if (message.kind == Kind::kSums) {
-      message.chunk = NewHostChunk(chunk_bytes_);
-    } else {
-      HR_ASSIGN_OR_RETURN(message.chunk, work_->NewChunk(chunk_bytes_));
-    }
-    allocated_bytes_ += chunk_bytes_;
-    peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
-  }
+  const auto kind = edge->stream->is_sums(edge->next) ? ChunkPool::Kind::kSums : ChunkPool::Kind::kData;
+  HR_ASSIGN_OR_RETURN(Chunk chunk, chunks_.Take(kind));
+  if (chunk == nullptr) return absl::OkStatus();
+  Message message{edge, edge->stream->message_bytes(edge->next), std::move(chunk), kind};
   edge->stream->Pack(edge->next, edge->sums, edge->source, absl::MakeSpan(message.chunk.get(), message.bytes), work_);
   packed->push_back(std::move(message));
   return absl::OkStatus();
@@ -122,8 +107,7 @@ void Sender::Send(Message message) {
 }
 
 void Sender::GiveBack(Message message) {
-  if (message.kind == Kind::kData) free_.push_back(std::move(message.chunk));
-  if (message.kind == Kind::kSums) allocated_bytes_ -= chunk_bytes_;
+  if (message.kind.has_value()) chunks_.GiveBack(*message.kind, std::move(message.chunk));
 }
 
 void Sender::Collect(absl::Duration max_wait) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "loader/box_work.h"
+#include "loader/chunk_pool.h"
 #include "loader/edge_stream.h"
 #include "loader/slot.h"
 #include "loader/transport/transport.h"
@@ -48,7 +50,7 @@ class Sender {
   bool Reads(int slot) const;
   // Edges that are not sent completely.
   size_t active() const { return edges_.size(); }
-  int64_t peak_staging_bytes() const { return peak_bytes_; }
+  int64_t peak_staging_bytes() const { return chunks_.peak_bytes(); }
 
  private:
   struct Active {
@@ -64,16 +66,15 @@ class Sender {
     bool dropped = false;
   };
 
-  enum class Kind { kSignal, kSums, kData };
   struct Message {
     Active* edge;
     int64_t bytes;
     Chunk chunk;
-    Kind kind;
+    std::optional<ChunkPool::Kind> kind;  // none: the receiver's signal, in a byte of its own
   };
 
   Sender(Transport* transport, int64_t chunk_bytes, int64_t staging_bytes, BoxWork* work)
-      : transport_(transport), chunk_bytes_(chunk_bytes), staging_bytes_(staging_bytes), work_(work) {}
+      : transport_(transport), work_(work), chunks_(work, chunk_bytes, staging_bytes) {}
 
   absl::Status Post();
   absl::Status PackNext(Active* edge, std::vector<Message>* packed);
@@ -84,14 +85,10 @@ class Sender {
   void Forget();
 
   Transport* const transport_;
-  const int64_t chunk_bytes_;
-  const int64_t staging_bytes_;
-  std::deque<std::unique_ptr<Active>> edges_;  // round robin
   BoxWork* const work_;
-  std::vector<Chunk> free_;  // of data
+  ChunkPool chunks_;
+  std::deque<std::unique_ptr<Active>> edges_;  // round robin
   std::set<PeerId> failed_;
-  int64_t allocated_bytes_ = 0;
-  int64_t peak_bytes_ = 0;
   std::unordered_map<OpId, Message> pending_;
 };
 

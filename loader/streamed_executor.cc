@@ -65,6 +65,7 @@ void StreamedExecutor::Begin(Request request) {
   for (size_t e = 0; e < edges_.size(); ++e) Link(e);
   started_.clear();
   lost_.clear();
+  chunks_.emplace(work_, options_.chunk_bytes, options_.staging_bytes);
   next_edge_ = active_ = finished_ = 0;
 }
 
@@ -94,8 +95,8 @@ std::optional<absl::Status> StreamedExecutor::Step(absl::Duration max_wait) {
   if (HasCode(status, ErrorCode::kDeadline) && AllArrived()) status = absl::OkStatus();
   running_ = false;
   arrived_.clear();
-  free_.clear();
-  allocated_ = 0;
+  stats_.peak_staging_bytes = chunks_->peak_bytes();
+  chunks_.reset();
   stats_.transfer_seconds = Seconds(begin_);
   if (!status.ok()) return status;
   return Verify();
@@ -143,8 +144,7 @@ absl::Status StreamedExecutor::Prepare() {
 }
 
 absl::Status StreamedExecutor::BeginEdges() {
-  while (next_edge_ < edges_.size() &&
-         static_cast<int64_t>(active_ + 1) * window_ * options_.chunk_bytes <= options_.staging_bytes) {
+  while (next_edge_ < edges_.size() && chunks_->Holds(static_cast<int64_t>(active_ + 1) * window_)) {
     const size_t e = next_edge_++;
     Flow& flow = flows_[e];
     flow.wanted.assign(streams_[e].boxes(), 0);
@@ -160,7 +160,8 @@ absl::Status StreamedExecutor::BeginEdges() {
 absl::Status StreamedExecutor::PostReceives(size_t edge) {
   Flow& flow = flows_[edge];
   while (flow.begun && flow.posted < streams_[edge].messages() && flow.held < window_) {
-    HR_ASSIGN_OR_RETURN(Chunk chunk, TakeChunk(edge, flow.posted));
+    HR_ASSIGN_OR_RETURN(Chunk chunk, chunks_->Take(KindOf(edge, flow.posted)));
+    if (chunk == nullptr) return Error(ErrorCode::kInternal, "an edge that has begun lacks a chunk of its window");
     const absl::Span<std::byte> message(chunk.get(), streams_[edge].message_bytes(flow.posted));
     absl::StatusOr<OpId> op =
         Post(SenderAddress(edge), [&](PeerId peer) { return transport_->Receive(peer, TagOf(edge), message); });
@@ -287,30 +288,12 @@ absl::Status StreamedExecutor::HandleAnswer(size_t edge, const absl::Status& sta
   return Ask(edge);
 }
 
-// Sums are the host's, wherever the data is unpacked.
-absl::StatusOr<Chunk> StreamedExecutor::TakeChunk(size_t edge, int64_t message) {
-  const bool sums = streams_[edge].is_sums(message);
-  if (!sums && !free_.empty()) {
-    Chunk chunk = std::move(free_.back());
-    free_.pop_back();
-    return chunk;
-  }
-  if (allocated_ + options_.chunk_bytes > options_.staging_bytes && !free_.empty()) {
-    free_.pop_back();
-    allocated_ -= options_.chunk_bytes;
-  }
-  absl::StatusOr<Chunk> chunk = sums ? NewHostChunk(options_.chunk_bytes) : work_->NewChunk(options_.chunk_bytes);
-  if (chunk.ok()) allocated_ += options_.chunk_bytes;
-  stats_.peak_staging_bytes = std::max(stats_.peak_staging_bytes, allocated_);
-  return chunk;
+ChunkPool::Kind StreamedExecutor::KindOf(size_t edge, int64_t message) const {
+  return streams_[edge].is_sums(message) ? ChunkPool::Kind::kSums : ChunkPool::Kind::kData;
 }
 
 void StreamedExecutor::Release(size_t edge, int64_t message, Chunk chunk) {
-  if (streams_[edge].is_sums(message)) {
-    allocated_ -= options_.chunk_bytes;
-  } else {
-    free_.push_back(std::move(chunk));
-  }
+  chunks_->GiveBack(KindOf(edge, message), std::move(chunk));
   --flows_[edge].held;
 }
 

@@ -29,6 +29,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "loader/chunk_pool.h"
 #include "loader/edge_stream.h"
 #include "loader/executor.h"
 #include "loader/stream_tags.h"
@@ -93,7 +94,7 @@ class StreamedExecutor : public Executor {
   absl::Status StopPassingOn(size_t edge);
   absl::Status PostAnswer(size_t edge);
   absl::Status HandleAnswer(size_t edge, const absl::Status& status);
-  absl::StatusOr<Chunk> TakeChunk(size_t edge, int64_t message);
+  ChunkPool::Kind KindOf(size_t edge, int64_t message) const;
   void Release(size_t edge, int64_t message, Chunk chunk);
   void FinishWhenOver(size_t edge);
   bool AllArrived() const;
@@ -131,8 +132,7 @@ class StreamedExecutor : public Executor {
   std::set<std::string> started_;         // publishers that were ordered to send
   std::set<std::string> lost_;            // ranks that take no more
   std::vector<Arrived> arrived_;          // in the last poll
-  std::vector<Chunk> free_;               // of data
-  int64_t allocated_ = 0;
+  std::optional<ChunkPool> chunks_;
   size_t next_edge_ = 0, active_ = 0, finished_ = 0;
 };
 

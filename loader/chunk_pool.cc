@@ -1,0 +1,40 @@
+#include "loader/chunk_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/status.h"
+
+namespace headrace {
+
+absl::StatusOr<Chunk> ChunkPool::Take(Kind kind) {
+  if (kind == Kind::kData && !kept_.empty()) {
+    Chunk chunk = std::move(kept_.back());
+    kept_.pop_back();
+    return chunk;
+  }
+  if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) {
+    if (kept_.empty()) return Chunk();
+    kept_.pop_back();
+    allocated_bytes_ -= chunk_bytes_;
+  }
+  Chunk chunk;
+  if (kind == Kind::kSums) {
+    chunk = NewHostChunk(chunk_bytes_);
+  } else {
+    HR_ASSIGN_OR_RETURN(chunk, work_->NewChunk(chunk_bytes_));
+  }
+  allocated_bytes_ += chunk_bytes_;
+  peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
+  return chunk;
+}
+
+void ChunkPool::GiveBack(Kind kind, Chunk chunk) {
+  if (kind == Kind::kData) {
+    kept_.push_back(std::move(chunk));
+  } else {
+    allocated_bytes_ -= chunk_bytes_;
+  }
+}
+
+}  // namespace headrace
