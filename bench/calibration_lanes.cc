@@ -197,7 +197,7 @@ class Worker {
       edges.push_back(std::move(edge));
     }
     HR_ASSIGN_OR_RETURN(executor_, Executor::Create(manifest_, plan_, transport_.get(), std::move(edges), kIncarnation,
-                                                    {chunk_bytes_, kStagingBytes, kEpoch}));
+                                                    {chunk_bytes_, kStagingBytes, kEpoch}, &cancelled_));
     return Json{{"address", Hex(transport_->address())}};
   }
 
@@ -232,6 +232,7 @@ class Worker {
   std::vector<EdgeStream> streams_;
   std::map<int, std::byte*> live_;
   std::unique_ptr<ShadowMemory> shadow_;
+  CancelledChunks cancelled_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Executor> executor_;
 };

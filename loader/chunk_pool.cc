@@ -7,13 +7,25 @@
 
 namespace headrace {
 
+void CancelledChunks::Keep(OpId op, Chunk chunk, int64_t bytes) {
+  kept_.emplace(op, Kept{std::move(chunk), bytes});
+  bytes_ += bytes;
+}
+
+void CancelledChunks::Complete(OpId op) {
+  const auto kept = kept_.find(op);
+  if (kept == kept_.end()) return;
+  bytes_ -= kept->second.bytes;
+  kept_.erase(kept);
+}
+
 absl::StatusOr<Chunk> ChunkPool::Take(Kind kind) {
   if (kind == Kind::kData && !kept_.empty()) {
     Chunk chunk = std::move(kept_.back());
     kept_.pop_back();
     return chunk;
   }
-  if (allocated_bytes_ + chunk_bytes_ > staging_bytes_) {
+  if (allocated_bytes_ + cancelled_bytes() + chunk_bytes_ > staging_bytes_) {
     if (kept_.empty()) return Chunk();
     kept_.pop_back();
     allocated_bytes_ -= chunk_bytes_;

@@ -99,6 +99,46 @@ TEST(ChunkPoolTest, HoldsWhatTheCapHolds) {
   EXPECT_FALSE(pool.Holds(INT64_MAX));
 }
 
+TEST(CancelledChunksTest, AreValidAndCountUntilTheirOperationsComplete) {
+  FixedChunks work(3, kBytes);
+  CancelledChunks cancelled;
+  {
+    ChunkPool broke_off(&work, kBytes, 3 * kBytes);
+    for (OpId op : {7, 8}) cancelled.Keep(op, TakeOne(broke_off, Kind::kData), kBytes);
+    cancelled.Keep(9, NewHostChunk(1), 0);
+  }
+  EXPECT_EQ(work.free(), 1);
+  EXPECT_EQ(cancelled.bytes(), 2 * kBytes);
+  ChunkPool pool(&work, kBytes, 3 * kBytes, &cancelled);
+  EXPECT_TRUE(pool.Holds(1));
+  EXPECT_FALSE(pool.Holds(2));
+  Chunk first = TakeOne(pool, Kind::kData);
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(TakeOne(pool, Kind::kSums), nullptr);
+  EXPECT_EQ(TakeOne(pool, Kind::kData), nullptr);
+  for (OpId op : {6, 9, 8, 8}) cancelled.Complete(op);
+  EXPECT_EQ(cancelled.bytes(), kBytes);
+  EXPECT_EQ(work.free(), 1);
+  EXPECT_TRUE(pool.Holds(2));
+  // A kept one makes room for sums, where it is those that were cancelled that take it.
+  Chunk second = TakeOne(pool, Kind::kData);
+  ASSERT_NE(second, nullptr);
+  pool.GiveBack(Kind::kData, std::move(second));
+  EXPECT_NE(TakeOne(pool, Kind::kSums), nullptr);
+  EXPECT_EQ(work.free(), 1);
+  EXPECT_EQ(pool.peak_bytes(), 2 * kBytes);
+}
+
+TEST(CancelledChunksTest, EndWithTheTransport) {
+  FixedChunks work(1, kBytes);
+  {
+    CancelledChunks cancelled;
+    cancelled.Keep(1, *work.NewChunk(kBytes), kBytes);
+    EXPECT_EQ(work.free(), 0);
+  }
+  EXPECT_EQ(work.free(), 1);
+}
+
 // However it is used: a chunk is there exactly while fewer than the cap's are in use, of whatever kinds.
 TEST(ChunkPoolTest, RandomUseStaysUnderTheCapAndNeverLocksUp) {
   for (unsigned seed = 0; seed < 50; ++seed) {

@@ -10,11 +10,11 @@ namespace headrace {
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const Manifest& manifest, const Plan& plan,
                                                            Transport* transport, std::vector<IncomingEdge> edges,
                                                            uint64_t incarnation, const ExecutorOptions& options,
-                                                           BoxWork* work) {
+                                                           CancelledChunks* cancelled, BoxWork* work) {
   if (transport->capabilities().map) {
     return std::make_unique<MappedExecutor>(manifest, plan, std::move(edges), incarnation, work);
   }
-  return StreamedExecutor::Create(manifest, plan, transport, std::move(edges), options, work);
+  return StreamedExecutor::Create(manifest, plan, transport, std::move(edges), options, cancelled, work);
 }
 
 std::optional<int64_t> FirstOf(const std::vector<int64_t>& chain, const std::set<int64_t>& absent) {

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "loader/box_work.h"
+#include "loader/chunk_pool.h"
 #include "loader/held_edge.h"
 #include "loader/slot.h"
 #include "loader/transport/transport.h"
@@ -75,11 +76,12 @@ class Executor {
   // Keeps references. `edges` are all edges of this rank, in plan order. On a two-sided transport: kStagingTooSmall:
   // the cap holds no chunk for one edge; kInvalidOption: chunks or tags (stream_tags.h) do not fit the transport.
   // `work` copies out of what is mapped, or unpacks what comes in messages. It outlives the executor and the
-  // transport's messages.
+  // transport's messages. `cancelled` takes the chunks of messages that the transport did not end in time; the same for
+  // all executors of a transport.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const Manifest& manifest, const Plan& plan,
                                                           Transport* transport, std::vector<IncomingEdge> edges,
                                                           uint64_t incarnation, const ExecutorOptions& options,
-                                                          BoxWork* work = OnCpu());
+                                                          CancelledChunks* cancelled, BoxWork* work = OnCpu());
   virtual ~Executor() = default;
 
   struct Request {

@@ -337,9 +337,9 @@ class ReceiverImpl final : public Receiver, private Member {
       edges.push_back(std::move(edge.edge));
     }
     ExecutorOptions executor{options_.chunk_bytes, options_.staging_bytes, epoch.number};
-    HR_ASSIGN_OR_RETURN(epoch.executor,
-                        Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(), std::move(edges),
-                                         IncarnationStamp(session().incarnation()), executor, live_->work()));
+    HR_ASSIGN_OR_RETURN(epoch.executor, Executor::Create(epoch.plan.manifest(), epoch.plan.plan(), transport_.get(),
+                                                         std::move(edges), IncarnationStamp(session().incarnation()),
+                                                         executor, &cancelled_, live_->work()));
     return absl::OkStatus();
   }
 
@@ -480,6 +480,7 @@ class ReceiverImpl final : public Receiver, private Member {
 
   const ReceiverOptions options_;
   const std::unique_ptr<LiveMemory> live_;
+  CancelledChunks cancelled_;  // of the thread that stages
   const std::unique_ptr<Transport> transport_;
   std::optional<uint64_t> applied_;   // and not committed
   Incoming incoming_;                 // of the thread that stages

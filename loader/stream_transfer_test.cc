@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "loader/testing/fixed_chunks.h"
 #include "loader/testing/naive_copy.h"
 #include "loader/transfer_world.h"
 #include "planner/testing/element_oracle.h"
@@ -16,6 +17,7 @@ namespace headrace {
 namespace {
 
 using testing::ExpectError;
+using testing::FixedChunks;
 using testing::NameOfSource;
 using testing::NameOfTarget;
 using testing::Streams;
@@ -172,7 +174,13 @@ TEST(StreamTransferTest, WhoBreaksOffEndsThoseBehindItAlone) {
   for (int when : {1, 2, 3, 5, 8, 13, 21, 34, 55, 89}) {
     for (size_t who = 0; who < 4; ++who) {
       SCOPED_TRACE(::testing::Message() << "rank " << who << " of the chain at its step " << when);
-      World world(Chain(), Streams(when), 64, 64 * (1 + when % 5));
+      // A message may arrive before those in front of it.
+      MemoryOptions options = Streams(when);
+      options.reorder_completions = true;
+      const int64_t staging = 1 + when % 5;
+      FixedChunks chunks(4 * staging, 64);  // of all ranks
+      World world(Chain(), options, 64, 64 * staging, Policy::kAuto, &chunks);
+      world.withheld.all_but_one = true;
       const std::vector<int64_t> chain = ChainOf(world);
       world.Publish(1);
       world.on_rank_step = [&](int64_t rank, int step) {
@@ -190,6 +198,7 @@ TEST(StreamTransferTest, WhoBreaksOffEndsThoseBehindItAlone) {
         EXPECT_NE(status.message().find(NameOfTarget(chain[i - 1])), std::string::npos) << status;
         ++heard;
       }
+      EXPECT_EQ(chunks.free(), 4 * staging);  // whoever receives next may need them all
       EXPECT_EQ(world.Difference(), "");
       world.on_rank_step = nullptr;
       const absl::Status status = world.Move(2);
@@ -239,7 +248,9 @@ TEST(StreamTransferTest, RandomBreakOffs) {
     options.reorder_completions = true;
     options.delay_probability = 0.3;
     options.max_delay_steps = 5;
-    World world(m, options, 64, 64 * Uniform(random, 1, 4), seed % 2 == 0 ? Policy::kAuto : Policy::kHybrid);
+    const int64_t staging = Uniform(random, 1, 4);
+    FixedChunks chunks(6 * staging, 64);  // of all ranks
+    World world(m, options, 64, 64 * staging, seed % 2 == 0 ? Policy::kAuto : Policy::kHybrid, &chunks);
     const int64_t unlucky = Uniform(random, 0, 5);
     const int when = static_cast<int>(Uniform(random, 0, 30));
     world.Publish(1);
@@ -251,6 +262,7 @@ TEST(StreamTransferTest, RandomBreakOffs) {
       if (!status.ok()) world.Excuse(rank);
       EXPECT_TRUE(rank == unlucky || !HasCode(status, ErrorCode::kAborted)) << status;
     }
+    EXPECT_EQ(chunks.free(), 6 * staging);
     EXPECT_EQ(world.Difference(), "");
     world.on_rank_step = nullptr;
     const absl::Status status = world.Move(2);
@@ -261,6 +273,50 @@ TEST(StreamTransferTest, RandomBreakOffs) {
   std::cout << failed << " ranks failed, " << moved << " did not\n";
   EXPECT_GT(failed, 0);
   EXPECT_GT(moved, 0);
+}
+
+// One tensor from publisher 0 to rank 0 alone.
+Manifest Pair() {
+  Manifest m;
+  m.tensors = {{"w", {2000}, Dtype::kU8}};
+  m.source = {WholeBuffer(0, m.tensors[0])};
+  m.destination = {WholeBuffer(0, m.tensors[0])};
+  return m;
+}
+
+// The transport has not ended what was cancelled when the executor gives up waiting: the chunks are not used, and not
+// lost either, whoever receives next.
+TEST(StreamTransferTest, ChunksThatATransportKeepsComeBackWhenItEndsTheirOperations) {
+  for (const bool renew : {false, true}) {
+    SCOPED_TRACE(renew);
+    constexpr int64_t kChunk = 64;
+    constexpr int64_t kChunks = 2;
+    FixedChunks chunks(kChunks, kChunk);
+    World world(Pair(), Streams(), kChunk, kChunks * kChunk, Policy::kAuto, &chunks);
+    ASSERT_EQ(world.Move(1), absl::OkStatus());
+    ASSERT_EQ(chunks.free(), kChunks);
+    // The receives of the sums and of the first data wait for ever.
+    MemoryOptions drop = Streams();
+    drop.drop_probability = 1;
+    world.fabric().SetFaults(drop);
+    world.Publish(2);
+    world.withheld.cancelled = true;
+    world.on_step = [](int step) { return step == 4 ? Error(ErrorCode::kAborted, "out of luck") : absl::OkStatus(); };
+    ExpectError(world.Receive(0, 2), ErrorCode::kAborted, "out of luck");
+    world.fabric().SetFaults(Streams());
+    EXPECT_EQ(chunks.free(), kChunks - 1);
+    if (renew) world.RenewExecutors();
+    EXPECT_EQ(chunks.free(), kChunks - 1);
+    // The next transfer has room when they are back.
+    world.on_step = [&](int step) {
+      world.withheld.cancelled = step < 9;
+      return absl::OkStatus();
+    };
+    ASSERT_EQ(world.Move(3), absl::OkStatus());
+    EXPECT_EQ(world.Difference(), "");
+    EXPECT_LE(world.peak_staging_bytes, kChunks * kChunk);
+    EXPECT_EQ(chunks.free(), kChunks);
+  }
 }
 
 // Bytes that were spoiled on the way to one rank are found by it and by all behind it.

@@ -32,17 +32,23 @@ double Seconds(absl::Time since) { return absl::ToDoubleSeconds(absl::Now() - si
 absl::StatusOr<std::unique_ptr<Executor>> StreamedExecutor::Create(const Manifest& manifest, const Plan& plan,
                                                                    Transport* transport,
                                                                    std::vector<IncomingEdge> edges,
-                                                                   const ExecutorOptions& options, BoxWork* work) {
+                                                                   const ExecutorOptions& options,
+                                                                   CancelledChunks* cancelled, BoxWork* work) {
   if (!edges.empty()) HR_RETURN_IF_ERROR(CheckStaging(*transport, options.chunk_bytes, options.staging_bytes));
   HR_ASSIGN_OR_RETURN(const StreamTags tags, StreamTags::Create(*transport, plan, options.epoch));
   return std::unique_ptr<Executor>(
-      new StreamedExecutor(manifest, plan, transport, std::move(edges), options, tags, work));
+      new StreamedExecutor(manifest, plan, transport, std::move(edges), options, tags, cancelled, work));
 }
 
 StreamedExecutor::StreamedExecutor(const Manifest& manifest, const Plan& plan, Transport* transport,
                                    std::vector<IncomingEdge> edges, const ExecutorOptions& options, StreamTags tags,
-                                   BoxWork* work)
-    : Executor(manifest, plan, std::move(edges)), transport_(transport), options_(options), tags_(tags), work_(work) {
+                                   CancelledChunks* cancelled, BoxWork* work)
+    : Executor(manifest, plan, std::move(edges)),
+      transport_(transport),
+      options_(options),
+      tags_(tags),
+      cancelled_(cancelled),
+      work_(work) {
   if (edges_.empty()) return;
   const int64_t chunks = options.staging_bytes / options.chunk_bytes;
   window_ = static_cast<int>(std::clamp<int64_t>(chunks / static_cast<int64_t>(edges_.size()), 1, kMaxWindow));
@@ -65,7 +71,7 @@ void StreamedExecutor::Begin(Request request) {
   for (size_t e = 0; e < edges_.size(); ++e) Link(e);
   started_.clear();
   lost_.clear();
-  chunks_.emplace(work_, options_.chunk_bytes, options_.staging_bytes);
+  chunks_.emplace(work_, options_.chunk_bytes, options_.staging_bytes, cancelled_);
   next_edge_ = active_ = finished_ = 0;
 }
 
@@ -94,7 +100,9 @@ std::optional<absl::Status> StreamedExecutor::Step(absl::Duration max_wait) {
   // Whoever has all bytes needs nobody any more.
   if (HasCode(status, ErrorCode::kDeadline) && AllArrived()) status = absl::OkStatus();
   running_ = false;
+  // What was not passed on is let go, too: another epoch's executor may need all chunks.
   arrived_.clear();
+  for (Flow& flow : flows_) flow.kept.clear();
   stats_.peak_staging_bytes = chunks_->peak_bytes();
   chunks_.reset();
   stats_.transfer_seconds = Seconds(begin_);
@@ -107,8 +115,7 @@ absl::Status StreamedExecutor::Advance(absl::Duration max_wait) {
   HR_RETURN_IF_ERROR(BeginEdges());
   HR_RETURN_IF_ERROR(request_.interrupted());
   if (absl::Now() > request_.deadline) return Late();
-  std::vector<Completion> completions;
-  transport_->Poll(max_wait, &completions);
+  const std::vector<Completion> completions = Poll(max_wait);
   absl::Status status;
   arrived_.clear();
   for (const Completion& c : completions) {
@@ -129,6 +136,14 @@ absl::Status StreamedExecutor::Advance(absl::Duration max_wait) {
     if (status.ok()) FinishWhenOver(edge);
   }
   return status;
+}
+
+// Also on behalf of transfers that broke off.
+std::vector<Completion> StreamedExecutor::Poll(absl::Duration max_wait) {
+  std::vector<Completion> completions;
+  transport_->Poll(max_wait, &completions);
+  for (const Completion& c : completions) cancelled_->Complete(c.op);
+  return completions;
 }
 
 // What others say is listened for from the beginning on, also on edges that begin later.
@@ -341,8 +356,9 @@ absl::Status StreamedExecutor::Verify() {
   return absl::OkStatus();
 }
 
-// Chunks belong to the transport until their operations end: cancels what is left. Senders drop their end too, so the
-// next transfer connects anew.
+// Chunks belong to the transport until their operations end: cancels what is left, and gives it some time. A process
+// that was stopped, or UCX while it closes a connection, may take longer. Senders drop their end too, so the next
+// transfer connects anew.
 void StreamedExecutor::BreakOff() {
   std::set<std::string> unfinished;
   for (const auto& [op, left] : pending_) unfinished.insert(*left.address);
@@ -352,12 +368,11 @@ void StreamedExecutor::BreakOff() {
   for (const std::string& address : unfinished) Forget(address);
   const absl::Time give_up = absl::Now() + kCancelTimeout;
   while (!pending_.empty() && absl::Now() < give_up) {
-    std::vector<Completion> completions;
-    transport_->Poll(absl::Milliseconds(20), &completions);
-    for (const Completion& c : completions) pending_.erase(c.op);
+    for (const Completion& c : Poll(absl::Milliseconds(20))) pending_.erase(c.op);
   }
-  // A transport that does not cancel keeps its memory: leaking it is the only safe choice.
-  for (auto& [op, left] : pending_) (void)left.buffer.release();
+  for (auto& [op, left] : pending_) {
+    cancelled_->Keep(op, std::move(left.buffer), left.kind == Kind::kAnswer ? 0 : options_.chunk_bytes);
+  }
   pending_.clear();
   under_way_.clear();
   TellThoseBeside();
@@ -377,8 +392,7 @@ void StreamedExecutor::TellThoseBeside() {
     tell(flows_[e].previous, e, arrived ? StreamSignal() : StreamBrokeOff());
     if (!flows_[e].next_done) tell(flows_[e].next, e, StreamBrokeOff());
   }
-  std::vector<Completion> completions;
-  transport_->Poll(absl::ZeroDuration(), &completions);
+  (void)Poll(absl::ZeroDuration());
 }
 
 template <typename F>

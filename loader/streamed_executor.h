@@ -40,7 +40,8 @@ class StreamedExecutor : public Executor {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const Manifest& manifest, const Plan& plan,
                                                           Transport* transport, std::vector<IncomingEdge> edges,
-                                                          const ExecutorOptions& options, BoxWork* work);
+                                                          const ExecutorOptions& options, CancelledChunks* cancelled,
+                                                          BoxWork* work);
   ~StreamedExecutor() override;
 
   void Begin(Request request) override;
@@ -78,9 +79,10 @@ class StreamedExecutor : public Executor {
   };
 
   StreamedExecutor(const Manifest& manifest, const Plan& plan, Transport* transport, std::vector<IncomingEdge> edges,
-                   const ExecutorOptions& options, StreamTags tags, BoxWork* work);
+                   const ExecutorOptions& options, StreamTags tags, CancelledChunks* cancelled, BoxWork* work);
 
   absl::Status Advance(absl::Duration max_wait);
+  std::vector<Completion> Poll(absl::Duration max_wait);
   void Link(size_t edge);
   absl::Status Prepare();
   absl::Status BeginEdges();
@@ -118,6 +120,7 @@ class StreamedExecutor : public Executor {
   Transport* const transport_;
   const ExecutorOptions options_;
   const StreamTags tags_;
+  CancelledChunks* const cancelled_;
   BoxWork* const work_;
   std::vector<EdgeStream> streams_;      // by edge
   int window_ = 1;                       // chunks of an edge

@@ -82,11 +82,13 @@ TEST(TransferTest, ACapBelowAChunkSaysBoth) {
   ASSERT_TRUE(plan.ok());
   IncomingEdge edge;
   edge.edge = plan->edges[0];
-  ExpectError(Executor::Create(m, *plan, transport.get(), {edge}, 1, {256, 255}).status(), ErrorCode::kStagingTooSmall,
-              "255", "256");
-  ExpectError(Executor::Create(m, *plan, transport.get(), {edge}, 1, {63, 255}).status(), ErrorCode::kInvalidOption,
-              "63");
-  ExpectError(Executor::Create(m, *plan, transport.get(), {edge}, 1, {int64_t{8} << 20, int64_t{64} << 20}).status(),
+  CancelledChunks cancelled;
+  ExpectError(Executor::Create(m, *plan, transport.get(), {edge}, 1, {256, 255}, &cancelled).status(),
+              ErrorCode::kStagingTooSmall, "255", "256");
+  ExpectError(Executor::Create(m, *plan, transport.get(), {edge}, 1, {63, 255}, &cancelled).status(),
+              ErrorCode::kInvalidOption, "63");
+  ExpectError(Executor::Create(m, *plan, transport.get(), {edge}, 1, {int64_t{8} << 20, int64_t{64} << 20}, &cancelled)
+                  .status(),
               ErrorCode::kInvalidOption, "8388608");
 }
 
@@ -252,7 +254,8 @@ TEST(TransferTest, LargeCopiesInSteps) {
   edge.sums_layout = std::make_shared<SumsLayout>(*plan, 0);
   edge.slots.push_back(*std::move(mapping));
   edge.sums = *std::move(sums_mapping);
-  auto executor = Executor::Create(m, *plan, reader.get(), {edge}, kIncarnation, {});
+  CancelledChunks cancelled;
+  auto executor = Executor::Create(m, *plan, reader.get(), {edge}, kIncarnation, {}, &cancelled);
   ASSERT_TRUE(executor.ok()) << executor.status();
   std::vector<std::byte> a2(a.size()), b2(3 * (kRow + 7), testing::kPoison);
   Executor::Request request;

@@ -49,11 +49,18 @@ inline void ExpectError(const absl::Status& status, ErrorCode code, const std::s
   EXPECT_THAT(std::string(status.message()), ::testing::AllOf(::testing::HasSubstr(a), ::testing::HasSubstr(b)));
 }
 
+// What does not complete yet, though it could.
+struct Withheld {
+  bool cancelled = false;    // what was cancelled
+  bool all_but_one = false;  // what completes at one time with another operation
+};
+
 // Counts what goes over the wire from one endpoint, but for signals.
 class Tap : public Transport {
  public:
   using Count = std::function<void(const std::string& to, int64_t bytes)>;
-  Tap(std::unique_ptr<Transport> under, Count count) : under_(std::move(under)), count_(std::move(count)) {}
+  Tap(std::unique_ptr<Transport> under, Count count, const Withheld* withheld)
+      : under_(std::move(under)), count_(std::move(count)), withheld_(withheld) {}
 
   absl::string_view name() const override { return under_->name(); }
   const Capabilities& capabilities() const override { return under_->capabilities(); }
@@ -75,13 +82,24 @@ class Tap : public Transport {
   absl::StatusOr<OpId> Receive(PeerId peer, uint64_t tag, absl::Span<std::byte> message) override {
     return under_->Receive(peer, tag, message);
   }
-  void Poll(absl::Duration max_wait, std::vector<Completion>* out) override { under_->Poll(max_wait, out); }
+  void Poll(absl::Duration max_wait, std::vector<Completion>* out) override {
+    std::vector<Completion> completions = std::exchange(later_, {});
+    under_->Poll(max_wait, &completions);
+    const size_t before = out->size();
+    for (Completion& c : completions) {
+      const bool later = (withheld_->cancelled && HasCode(c.status, ErrorCode::kAborted)) ||
+                         (withheld_->all_but_one && out->size() > before);
+      (later ? later_ : *out).push_back(std::move(c));
+    }
+  }
   void Wake() override { under_->Wake(); }
   void Abort(const absl::Status& reason) override { under_->Abort(reason); }
 
  private:
   const std::unique_ptr<Transport> under_;
   const Count count_;
+  const Withheld* const withheld_;
+  std::vector<Completion> later_;
   std::map<PeerId, std::string> addresses_;
 };
 
@@ -94,7 +112,7 @@ struct Wire {
 class World {
  public:
   World(Manifest m, MemoryOptions memory, int64_t chunk_bytes = 64, int64_t staging_bytes = 1 << 20,
-        Policy policy = Policy::kAuto)
+        Policy policy = Policy::kAuto, BoxWork* unpacking = OnCpu())
       : manifest_(std::move(m)),
         fabric_(memory),
         random_(memory.seed),
@@ -102,17 +120,19 @@ class World {
         live_(manifest_.destination),
         wanted_(manifest_.destination),
         chunk_bytes_(chunk_bytes),
-        staging_bytes_(staging_bytes) {
+        staging_bytes_(staging_bytes),
+        unpacking_(unpacking) {
     auto plan = BuildPlan(manifest_, {.policy = policy});
     EXPECT_TRUE(plan.ok()) << plan.status();
     plan_ = *std::move(plan);
     for (const Edge& edge : plan_.edges) {
       if (!sources_.contains(edge.source_rank)) AddSource(edge.source_rank);
       if (targets_.contains(edge.destination_rank)) continue;
-      targets_[edge.destination_rank].transport = NewEndpoint(edge.destination_rank, &wire.passed_on);
+      targets_[edge.destination_rank].transport = NewEndpoint(edge.destination_rank, &wire.passed_on, &withheld);
     }
     for (const auto& [rank, target] : targets_) ranks_[target.transport->address()] = rank;
-    for (auto& [rank, target] : targets_) AddExecutor(rank, &target);
+    for (auto& [rank, target] : targets_) AddEdges(rank, &target);
+    RenewExecutors();
   }
 
   // Writes the generation at all publishers and brings it to all ranks, all at once; the first error.
@@ -177,6 +197,15 @@ class World {
     }
     return live_.Difference(wanted_);
   }
+  // As for another epoch, but for its number: the transports stay.
+  void RenewExecutors() {
+    for (auto& [rank, target] : targets_) {
+      auto executor = Executor::Create(manifest_, plan_, target.transport.get(), target.incoming, kIncarnation,
+                                       {chunk_bytes_, staging_bytes_, kEpoch}, &target.cancelled, unpacking_);
+      EXPECT_TRUE(executor.ok()) << executor.status();
+      target.executor = *std::move(executor);
+    }
+  }
   // Ranks whose transfer broke off hold anything: takes their bytes for right.
   void Excuse(int64_t rank) {
     for (const Buffer& b : manifest_.destination) {
@@ -206,6 +235,7 @@ class World {
   std::function<absl::Status(int64_t rank, int step)> on_rank_step;  // of each rank's own
   std::set<int64_t> absent;                                          // ranks that take no part, as all know
   std::set<int64_t> without;                                         // ranks that take none, as nobody knows
+  Withheld withheld;                                                 // from all ranks
   TransferStats stats;                                               // of the last rank that was over
   int64_t peak_staging_bytes = 0;
   Wire wire;
@@ -225,16 +255,20 @@ class World {
     absl::Span<std::byte> Sums() const { return writer->sums_layout().Of(0, sums->bytes()); }
   };
   struct Target {
+    CancelledChunks cancelled;
     std::unique_ptr<Transport> transport;
     std::vector<Edge> edges;
+    std::vector<IncomingEdge> incoming;
     std::unique_ptr<Executor> executor;
     int steps = 0;
   };
 
-  std::unique_ptr<Transport> NewEndpoint(int64_t rank, std::map<std::pair<int64_t, int64_t>, int64_t>* sent) {
-    return std::make_unique<Tap>(fabric_.NewEndpoint(), [this, rank, sent](const std::string& to, int64_t bytes) {
+  std::unique_ptr<Transport> NewEndpoint(int64_t rank, std::map<std::pair<int64_t, int64_t>, int64_t>* sent,
+                                         const Withheld* withheld) {
+    const auto count = [this, rank, sent](const std::string& to, int64_t bytes) {
       (*sent)[{rank, ranks_.at(to)}] += bytes;
-    });
+    };
+    return std::make_unique<Tap>(fabric_.NewEndpoint(), count, withheld);
   }
 
   Executor::Request RequestOf(int64_t rank, uint64_t generation, absl::Duration timeout) {
@@ -297,7 +331,7 @@ class World {
 
   void AddSource(int64_t rank) {
     Source& s = sources_[rank];
-    s.transport = NewEndpoint(rank, &wire.published);
+    s.transport = NewEndpoint(rank, &wire.published, &nothing_withheld_);
     std::map<int, const std::byte*> memory;
     for (size_t i = 0; i < manifest_.source.size(); ++i) {
       if (manifest_.source[i].rank == rank) memory[static_cast<int>(i)] = source_.First(manifest_.source[i]);
@@ -315,8 +349,7 @@ class World {
     s.sender = *std::move(sender);
   }
 
-  void AddExecutor(int64_t rank, Target* target) {
-    std::vector<IncomingEdge> incoming;
+  void AddEdges(int64_t rank, Target* target) {
     for (const Edge& edge : plan_.edges) {
       if (edge.destination_rank != rank) continue;
       Source& s = sources_.at(edge.source_rank);
@@ -347,12 +380,8 @@ class World {
         s.to[rank].streams.emplace_back(plan_, edge, chunk_bytes_);
       }
       target->edges.push_back(edge);
-      incoming.push_back(std::move(in));
+      target->incoming.push_back(std::move(in));
     }
-    auto executor = Executor::Create(manifest_, plan_, target->transport.get(), std::move(incoming), kIncarnation,
-                                     {chunk_bytes_, staging_bytes_, kEpoch});
-    EXPECT_TRUE(executor.ok()) << executor.status();
-    target->executor = *std::move(executor);
   }
 
   const Manifest manifest_;
@@ -361,6 +390,8 @@ class World {
   Random random_;
   SideMemory source_, live_, wanted_;
   const int64_t chunk_bytes_, staging_bytes_;
+  BoxWork* const unpacking_;
+  const Withheld nothing_withheld_;
   std::map<std::string, int64_t> ranks_;  // of the targets, by address
   std::map<int64_t, Source> sources_;
   std::map<int64_t, Target> targets_;

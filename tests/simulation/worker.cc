@@ -367,10 +367,11 @@ absl::Status Worker::Connect(Epoch& epoch, const std::map<int, std::vector<std::
     edges.push_back(std::move(incoming));
   }
   mappings_ = std::move(mappings);
-  HR_ASSIGN_OR_RETURN(epoch.executor,
-                      Executor::Create(epoch.plan->manifest(), epoch.plan->plan(), transport_.get(), std::move(edges),
-                                       IncarnationStamp(session().incarnation()),
-                                       {job_.options.chunk_bytes, job_.options.staging_bytes, epoch.number}));
+  HR_ASSIGN_OR_RETURN(
+      epoch.executor,
+      Executor::Create(epoch.plan->manifest(), epoch.plan->plan(), transport_.get(), std::move(edges),
+                       IncarnationStamp(session().incarnation()),
+                       {job_.options.chunk_bytes, job_.options.staging_bytes, epoch.number}, &cancelled_));
   return absl::OkStatus();
 }
 

@@ -72,6 +72,7 @@ class Worker final : public MemberProcess {
   absl::Status Interruption(uint64_t generation, int64_t deadline, const Epoch& epoch);
 
   const bool in_place_;
+  CancelledChunks cancelled_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ShadowMemory> shadow_;
   std::map<std::string, std::byte*> shadow_of_;
