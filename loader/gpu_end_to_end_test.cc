@@ -16,7 +16,7 @@
 #include "loader/gpu/device_memory.h"
 #include "loader/gpu/gpu_options.h"
 #include "loader/slot.h"
-#include "loader/testing/checker_kernels/checker_kernels.h"
+#include "loader/testing/checker_gpus.h"
 #include "loader/testing/gpu_side.h"
 #include "loader/testing/job.h"
 #include "loader/testing/naive_copy.h"
@@ -601,9 +601,7 @@ TEST(GpuEndToEndTest, AStreamWithoutAGpu) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
-  setenv("HEADRACE_NCCL", headrace::nccl_checker::kLibraryPath, 0);
-  setenv("HEADRACE_CUDA_KERNELS", headrace::nccl_checker::kKernelsPath, 0);
+  headrace::testing::UseCheckerGpus();
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   // Small GPUs: one test fills one.
   setenv(headrace::nccl_checker::kDeviceBytesVariable, "268435456", 1);

@@ -6,9 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/gpu/cuda_runtime.h"
-#include "loader/testing/checker_kernels/checker_kernels.h"
+#include "loader/testing/checker_gpus.h"
 #include "loader/testing/job.h"
-#include "loader/testing/nccl_checker/nccl_checker.h"
 #include "loader/testing/transports.h"
 #include "planner/status.h"
 #include "planner/testing/manifest_parts.h"
@@ -16,13 +15,12 @@
 namespace headrace {
 namespace {
 
+using testing::Cuda;
 using testing::FirstError;
 using ::testing::HasSubstr;
 using testing::Job;
 using testing::JobConfig;
 using testing::Soon;
-
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
 
 // One tensor, from GPU 0 to GPU 0, where one side's buffer is there.
 struct FailingJob {
@@ -143,8 +141,7 @@ TEST(GpuFailureTest, AnUnpackingThatFailsPoisonsInPlaceAlone) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
-  setenv("HEADRACE_CUDA_KERNELS", headrace::nccl_checker::kKernelsPath, 0);
+  headrace::testing::UseCheckerGpus();
   setenv(headrace::nccl_checker::kOnViolationVariable, "return", 1);
   return RUN_ALL_TESTS();
 }

@@ -17,13 +17,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/gpu/gpu_memory.h"
-#include "loader/testing/nccl_checker/nccl_checker.h"
+#include "loader/testing/checker_gpus.h"
 #include "planner/status.h"
 
 namespace headrace {
 namespace {
 
 using ::testing::AllOf;
+using testing::Cuda;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
@@ -36,8 +37,6 @@ uint64_t TestSeed() {
   static const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
   return seed;
 }
-
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
 
 std::unique_ptr<DeviceCopies> Make(int64_t bounce_bytes = 4096) {
   auto copies = DeviceCopies::Create(kGpu, bounce_bytes);
@@ -292,7 +291,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
   const char* temporary = std::getenv("TEST_TMPDIR");
   const std::string file = absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/violations");
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
+  headrace::testing::UseCheckerGpus();
   setenv(headrace::nccl_checker::kOnViolationVariable, "return", 1);
   setenv(headrace::nccl_checker::kViolationsFileVariable, file.c_str(), 1);
   const int failed = RUN_ALL_TESTS();

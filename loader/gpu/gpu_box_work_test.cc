@@ -1,7 +1,6 @@
 // Batches of byte work on the checker's GPUs against the CPU's own, bit for bit.
 #include "loader/gpu/gpu_box_work.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -9,18 +8,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "loader/gpu/cuda_driver.h"
-#include "loader/testing/checker_kernels/checker_kernels.h"
-#include "loader/testing/nccl_checker/nccl_checker.h"
+#include "loader/testing/checker_gpus.h"
 #include "planner/status.h"
 
 namespace headrace {
 namespace {
 
+using testing::Cuda;
 using ::testing::HasSubstr;
 
 constexpr int kGpu = 3;
-
-const CudaRuntime& Cuda() { return **LoadCudaRuntime(nccl_checker::kLibraryPath); }
 
 std::unique_ptr<DeviceMemory> OnGpu(const std::vector<std::byte>& bytes) {
   auto memory = *DeviceMemory::Allocate(Cuda(), kGpu, static_cast<int64_t>(bytes.size()), "a test");
@@ -272,21 +269,11 @@ TEST(GpuBoxWorkTest, WhatThereIsNot) {
   EXPECT_THAT(std::string(full.message()), HasSubstr("17592186044416 bytes are needed of the memory of GPU 3"));
 }
 
-// A member that cannot run them is told when it joins, not when it publishes.
-TEST(GpuBoxWorkTest, KernelsThatTheGpuDoesNotRun) {
-  setenv("HEADRACE_CUDA_KERNELS", "loader/gpu/libheadrace_refusing_kernels.so", 1);
-  const absl::Status refused = GpuBoxWork::WithoutChunks(kGpu).status();
-  setenv("HEADRACE_CUDA_KERNELS", nccl_checker::kKernelsPath, 1);
-  EXPECT_TRUE(HasCode(refused, ErrorCode::kTransport)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("copies on GPU 3: no kernel image"));
-}
-
 }  // namespace
 }  // namespace headrace
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleMock(&argc, argv);
-  setenv("HEADRACE_CUDA_RUNTIME", headrace::nccl_checker::kLibraryPath, 0);
-  setenv("HEADRACE_CUDA_KERNELS", headrace::nccl_checker::kKernelsPath, 0);
+  headrace::testing::UseCheckerGpus();
   return RUN_ALL_TESTS();
 }
