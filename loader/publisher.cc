@@ -381,13 +381,26 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
       slots_.push_back(std::move(slot));
       pinned_.push_back(std::move(pinned));
     }
-    HR_ASSIGN_OR_RETURN(epoch->sums, transport_->AllocateRegion(epoch->writer->sums_layout().bytes()));
+    HR_ASSIGN_OR_RETURN(epoch->sums, RegionOfSums(epoch->writer->sums_layout().bytes()));
     if (!maps_) {
       HR_RETURN_IF_ERROR(PrepareMessages(effect.epoch, epoch.get()));
     } else if (hold_) {
       HR_RETURN_IF_ERROR(PrepareRings(memory, epoch.get()));
     }
     return epoch;
+  }
+
+  // Two from the beginning, of which the next epoch uses the one that the last one does not: a GPU may be full by then.
+  absl::StatusOr<std::shared_ptr<Region>> RegionOfSums(int64_t bytes) {
+    constexpr int64_t kLeastBytes = int64_t{1} << 20;  // for plans that need more than this one
+    const auto is_free = [](const std::shared_ptr<Region>& region) { return region.use_count() == 1; };
+    const auto fits = [&](const auto& region) { return static_cast<int64_t>(region->bytes().size()) >= bytes; };
+    std::erase_if(sums_, [&](const auto& region) { return is_free(region) && !fits(region); });
+    while (sums_.size() < 2 || std::none_of(sums_.begin(), sums_.end(), is_free)) {
+      HR_ASSIGN_OR_RETURN(auto region, transport_->AllocateRegion(std::max(bytes, kLeastBytes)));
+      sums_.push_back(std::move(region));
+    }
+    return *std::find_if(sums_.begin(), sums_.end(), is_free);
   }
 
   SnapshotMeans MeansOf(const Manifest& manifest, const std::map<int, const std::byte*>& memory) const {
@@ -499,6 +512,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   // Written by the thread that plans, under the lock.
   std::vector<std::unique_ptr<Region>> slots_;
   std::vector<std::unique_ptr<PinnedMemory>> pinned_;  // of each slot; null: none
+  std::vector<std::shared_ptr<Region>> sums_;          // of epochs, the thread's that plans
 
   // Under the lock.
   std::shared_ptr<PublisherEpoch> planned_;  // of the newest epoch that was planned

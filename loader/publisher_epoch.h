@@ -32,7 +32,7 @@ struct PublisherEpoch {
   std::vector<ReplicaSum> replicas;
   std::map<int, std::vector<uint64_t>> replica_sums;
   std::optional<SnapshotWriter> writer;
-  std::unique_ptr<Region> sums;
+  std::shared_ptr<Region> sums;
   uint64_t summed_generation = 0;  // of a standby: what its sums were made of; 0: nothing
   std::map<MemberKey, std::string> addresses;
   // Two-sided transports: what each receiver gets, its direct edge and streams.
