@@ -20,17 +20,20 @@ check() {
   cat "$out/$file"
 }
 
-check kernels.json 120 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
-# Over the machine's own NCCL and CUDA runtime, with the kernels: the tests of transport/nccl, conformance included, and
-# whole jobs with weights in GPU memory, every byte compared.
+check kernels.json 100 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
+# Over the machine's own NCCL and CUDA, with the kernels: the tests of transport/nccl and transport/cuda, conformance and
+# memory between processes included, and whole jobs with weights in GPU memory, every byte compared.
 if [ -e /dev/nvidiactl ]; then
   export HEADRACE_NCCL="${HEADRACE_NCCL:-libnccl.so.2}" NCCL_MULTI_RANK_GPU_ENABLE=1
   export HEADRACE_CUDA_RUNTIME="${HEADRACE_CUDA_RUNTIME:-libcudart.so.13}"
+  export HEADRACE_CUDA_DRIVER="${HEADRACE_CUDA_DRIVER:-libcuda.so.1}"
   HEADRACE_CUDA_KERNELS=$(realpath "$built/kernels/cuda/libheadrace_cuda.so")
   export HEADRACE_CUDA_KERNELS
-  check nccl.log 100 "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
-  check jobs.log 100 "$built/loader/gpu_end_to_end_test" "--gtest_output=json:$out/jobs.json"
+  check nccl.log 60 "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
+  check cuda.log 40 "$built/loader/transport/cuda/cuda_test" "--gtest_output=json:$out/cuda.json"
+  check host_jobs.log 40 "$built/loader/gpu_end_to_end_test" "--gtest_output=json:$out/host_jobs.json"
+  check gpu_jobs.log 50 "$built/loader/gpu_only_end_to_end_test" "--gtest_output=json:$out/gpu_jobs.json"
 else
-  for name in nccl jobs; do echo "{\"check\": \"$name\", \"result\": \"no GPU: skipped\"}"; done
+  for name in nccl cuda host_jobs gpu_jobs; do echo "{\"check\": \"$name\", \"result\": \"no GPU: skipped\"}"; done
 fi
 exit "$failed"

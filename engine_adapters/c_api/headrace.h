@@ -115,7 +115,7 @@ typedef struct hr_receiver hr_receiver;
  *  "transfer_timeout", "carried": what hr_receiver_carry of this worker's earlier session gave, and "workers": how many
  *  its engine has, which an engine that the coordinator was not told of must say. "standby": true lets engines that
  *  come when no trainer is left read this worker's live buffers, while they do not change. With buffers on a "gpu"
- *  standby is false, and shadow "device" and "off" want all of them there and a transport of messages.
+ *  standby is false, and shadow "device" and "off" want all of them there and the transport "cuda" or one of messages.
  * memory: a JSON list of `count` objects {"name", "shape": [..], "strides": [..]} (elements); addresses[i] is the first
  *  element of the i-th; optional "live": false where the engine does not compute with it, so that _stage writes it also
  *  with a shadow. The memory must outlive the handle; it is written inside _stage (shadow "off") and _apply or _commit.

@@ -233,7 +233,8 @@ class Publisher(_Member):
     buffer's first element (an empty buffer may be left out); it must not change during publish().
     publishing: "snapshot": publish() copies the weights; "hold": it makes checksums alone, and receivers read the weights
     themselves, which must not change until await_release() returned or raised. What is converted cannot be held, and
-    what is on a GPU over a transport of messages alone ("nccl", "ucx"), all buffers or none.
+    what is on a GPU over a transport of messages alone ("nccl", "ucx"), all buffers or none. Over "cuda" the copy stays
+    on the GPU, on which all buffers are.
     chunk_bytes and staging_bytes are for transports that stream, and equal at all members. devices: the network devices
     of transport "ucx"; none: UCX_NET_DEVICES, or loopback. tls: where the coordinator has it. trust_network: the token
     may cross a network in clear.
@@ -331,10 +332,11 @@ class Receiver(_Member):
     The constructor blocks as a publisher's does. An engine may come to a job that runs: it gets the newest generation.
     part: this worker's destination buffers and one destination placement. memory: every destination buffer, aliases
     too. shadow: where a generation lands before its commit, "host" (host memory: the engine serves meanwhile), "device"
-    (memory of the GPU, likewise) or "off" (the live buffers: the engine is paused). workers: how many this engine has; None: as many as the coordinator was
-    told, which is no answer for an engine that it was not told of. carried: carry() of this worker's former session.
-    standby: engines that come when no trainer is left may read these buffers while they do not change. With buffers on
-    a GPU standby is False, and shadow "device" and "off" want all of them there and a transport of messages.
+    (memory of the GPU, likewise) or "off" (the live buffers: the engine is paused). workers: how many this engine has;
+    None: as many as the coordinator was told, which is no answer for an engine that it was not told of. carried:
+    carry() of this worker's former session. standby: engines that come when no trainer is left may read these buffers
+    while they do not change. With buffers on a GPU standby is False, and shadow "device" and "off" want all of them
+    there and the transport "cuda", or one of messages ("nccl", "ucx").
     Raises as Publisher; StateError destination_moved when `memory` is not what `part` says.
 
     A cycle: g = next_generation(t); stage(g, memory); apply(g); commit(g). In mode "off" the engine is paused from

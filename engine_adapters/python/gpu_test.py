@@ -87,6 +87,7 @@ class GpuTest(unittest.TestCase):
         if not CHECKER.exists():
             raise unittest.SkipTest(f"{CHECKER} is not built: bazel build //loader/testing/nccl_checker:all")
         os.environ["HEADRACE_CUDA_RUNTIME"] = os.environ["HEADRACE_NCCL"] = str(CHECKER)
+        os.environ["HEADRACE_CUDA_DRIVER"] = str(CHECKER)
         os.environ["HEADRACE_CUDA_KERNELS"] = str(KERNELS)
 
     def setUp(self) -> None:
@@ -118,17 +119,16 @@ class GpuTest(unittest.TestCase):
         return self.lives[worker].content()
 
     def test_generations_that_stay_on_gpus(self) -> None:
-        for shadow in ("device", "off"):
-            with self.subTest(shadow):
-                if shadow == "off":
+        for transport, publishing in (("nccl", "hold"), ("cuda", "snapshot")):
+            for shadow in ("device", "off"):
+                with self.subTest(f"{transport}, {shadow}"):
                     self.setUp()
-                self.generations_that_stay_on_gpus(shadow)
+                    self.generations_that_stay_on_gpus(transport, publishing, shadow)
 
-    def generations_that_stay_on_gpus(self, shadow: str) -> None:
-        hold: Any = {"transport": "nccl", "publishing": "hold"}
+    def generations_that_stay_on_gpus(self, transport: str, publishing: Any, shadow: Any) -> None:
         members: list[Any] = together(
-            *[lambda i=i: self.publisher(i, **hold) for i in range(2)],
-            *[lambda i=i: self.receiver(i, transport="nccl", shadow=shadow) for i in range(2)],
+            *[lambda i=i: self.publisher(i, transport=transport, publishing=publishing) for i in range(2)],
+            *[lambda i=i: self.receiver(i, transport=transport, shadow=shadow) for i in range(2)],
         )
         publishers, receivers = members[:2], members[2:]
         for generation in (1, 2):
@@ -146,7 +146,8 @@ class GpuTest(unittest.TestCase):
 
             together(*[lambda i=i: take(i) for i in range(2)])
             together(*[lambda i=i: publishers[i].await_release(generation, 60) for i in range(2)])
-        self.assertLessEqual(publishers[0].stats["snapshot_bytes"], 64)
+        self.assertEqual(publishers[0].stats["snapshot_bytes"] > 64, publishing == "snapshot")
+        self.assertEqual(publishers[0].stats["pinned_bytes"], 0)
         self.assertEqual(receivers[0].stats["pinned_bytes"], 0)
         for member in [*receivers, *publishers]:
             member.close()

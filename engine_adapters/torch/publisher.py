@@ -77,9 +77,11 @@ class Publisher:
           It is looked at again at each publish().
           A plain tensor is offered whole by every rank that has it, so all of them must hold the same values.
         engines: addresses of servers, or Engine objects. Rank 0 talks to them; those of other ranks are not looked at.
-        shadow: "host": weights arrive beside the live ones while the engine serves; "off": the engine is paused.
-        publishing: "snapshot": each publish() copies the weights, those on a GPU into host memory after all that its
-          thread has enqueued on the current stream there; "hold": it does not, see above, and none may be on a GPU.
+        shadow: "host", or "device" in the memory of its GPU: weights arrive beside the live ones while the engine
+          serves; "off": the engine is paused.
+        publishing: "snapshot": each publish() copies the weights, those on a GPU into host memory (transport "cuda": on
+          that GPU) after all that its thread has enqueued on the current stream there; "hold": it does not, see above;
+          weights on a GPU can be held over "nccl" and "ucx".
         names: from parameters to the checkpoint's names, see names.py; None: they are the same.
         group: the trainer's ranks; None: the default group, or this process alone when there is none.
         pause_mode: what becomes of running requests: "keep", "wait" or "abort".
