@@ -8,9 +8,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "loader/gpu/gpu_box_work.h"
-#include "loader/gpu/gpu_memory.h"
 #include "loader/message_outlet.h"
+#include "loader/published_memory.h"
 #include "loader/publisher_epoch.h"
 #include "loader/region_keys.h"
 #include "loader/ring_outlet.h"
@@ -24,25 +23,17 @@ namespace {
 
 constexpr absl::Duration kSettleTime = absl::Seconds(5);
 
-// A GPU's work on what is published in its memory: slots, or weights that are held; null where nothing is.
-struct GpuWork {
-  std::unique_ptr<BoxWork> published;  // of the threads that publish and that plan
-  std::unique_ptr<BoxWork> packs;      // of the thread that sends what is held
-};
-
 // A trainer rank's, and an engine worker's as a source: the same session, of another rank.
 class PublisherImpl final : public Publisher, public Standby, private Member {
  public:
-  PublisherImpl(const PublisherOptions& options, std::map<std::string, const std::byte*> memory, GpuMemory gpu_memory,
-                GpuWork gpu_work, std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
+  PublisherImpl(const PublisherOptions& options, std::unique_ptr<PublishedMemory> memory,
+                std::unique_ptr<Transport> transport, std::unique_ptr<MemberSession> session,
                 std::unique_ptr<ControlClient> client)
       : Member(
             options.job, std::move(session), std::move(client), [this](const MemberEffect& e) { Record(e); },
             [this](const PlanEffect& e) { Plan(e); }),
         options_(options),
         memory_(std::move(memory)),
-        gpu_memory_(std::move(gpu_memory)),
-        gpu_work_(std::move(gpu_work)),
         transport_(std::move(transport)),
         hold_(options.publishing == Publishing::kHold),
         standby_(self().is_standby()),
@@ -61,7 +52,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
 
   absl::Status Publish(uint64_t generation, absl::Time deadline, cuda::Stream stream) override {
     const absl::Time begin = absl::Now();
-    HR_RETURN_IF_ERROR(AwaitStream(gpu_memory_, stream, deadline));
+    HR_RETURN_IF_ERROR(memory_->AwaitTrainer(stream, deadline));
     HR_RETURN_IF_ERROR(Step([&](int64_t now, MemberActions* actions) {
       write_slot_.reset();
       publish_failed_ = absl::OkStatus();
@@ -360,10 +351,10 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     auto epoch = std::make_shared<PublisherEpoch>(options_.rank, std::make_shared<const EpochPlan>(std::move(plan)));
     const Manifest& manifest = epoch->plan->manifest();
     const int64_t rank = epoch->plan->SourceRank(options_.rank);
-    HR_ASSIGN_OR_RETURN(const auto memory, MemoryOf(manifest, rank));
+    HR_ASSIGN_OR_RETURN(const auto memory, memory_->Of(manifest, rank));
     HR_ASSIGN_OR_RETURN(epoch->replicas, epoch->plan->ReplicasOf(options_.rank));
-    const SnapshotMeans means = MeansOf(manifest, memory);
-    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_, means);
+    epoch->writer.emplace(manifest, epoch->plan->plan(), rank, memory, epoch->replicas, hold_,
+                          memory_->MeansFor(manifest, memory));
     for (const auto& member : effect.start.members()) {
       epoch->addresses[MemberKey::From(member.id())] = member.layout().transport_address();
     }
@@ -375,7 +366,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     std::lock_guard<std::mutex> lock(transport_mutex_);
     while (slots_.size() < (hold_ ? 1 : kSnapshotSlots)) {
       HR_ASSIGN_OR_RETURN(auto slot, transport_->AllocateRegion(epoch->writer->layout().bytes()));
-      auto pinned = means.on_gpu.empty() ? nullptr : gpu_memory_.copies->Pin(slot->bytes());
+      auto pinned = memory_->PinSlot(slot->bytes());
       std::lock_guard<std::mutex> lock(mutex());
       if (pinned != nullptr) stats_.pinned_bytes += static_cast<int64_t>(slot->bytes().size());
       slots_.push_back(std::move(slot));
@@ -403,36 +394,6 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     return *std::find_if(sums_.begin(), sums_.end(), is_free);
   }
 
-  SnapshotMeans MeansOf(const Manifest& manifest, const std::map<int, const std::byte*>& memory) const {
-    SnapshotMeans means;
-    if (gpu_work_.published != nullptr) means.work = gpu_work_.published.get();
-    if (transport_->capabilities().region_gpu.has_value()) {
-      means.regions = means.work;
-    } else if (!hold_) {
-      for (const auto& [index, first] : memory) {
-        if (gpu_memory_.has(manifest.source[index].name)) means.on_gpu.insert(index);
-      }
-      means.gpu = gpu_memory_.copies.get();
-    }
-    return means;
-  }
-
-  absl::StatusOr<std::map<int, const std::byte*>> MemoryOf(const Manifest& manifest, int64_t rank) const {
-    std::map<int, const std::byte*> memory;
-    for (size_t i = 0; i < manifest.source.size(); ++i) {
-      const Buffer& b = manifest.source[i];
-      if (b.rank != rank) continue;
-      auto it = memory_.find(b.name);
-      if (it != memory_.end() && it->second != nullptr) {
-        memory[static_cast<int>(i)] = it->second;
-      } else if (SpanElements(b) > 0 && !b.pieces.empty()) {
-        return Error(ErrorCode::kInvalidOption, absl::StrCat("publisher rank ", options_.rank,
-                                                             " was given no memory for its buffer \"", b.name, "\""));
-      }
-    }
-    return memory;
-  }
-
   void StartSending(std::unique_ptr<Outlet> outlet) {
     std::lock_guard<std::mutex> lock(mutex());
     sending_ = std::make_unique<Sending>(
@@ -446,9 +407,8 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
                                                                                   options_.chunk_bytes);
     }
     if (sending_ != nullptr) return absl::OkStatus();
-    HR_ASSIGN_OR_RETURN(auto outlet,
-                        MessageOutlet::Create(transport_.get(), options_.chunk_bytes, options_.staging_bytes,
-                                              gpu_work_.packs ? gpu_work_.packs.get() : OnCpu()));
+    HR_ASSIGN_OR_RETURN(auto outlet, MessageOutlet::Create(transport_.get(), options_.chunk_bytes,
+                                                           options_.staging_bytes, memory_->packing()));
     StartSending(std::move(outlet));
     return absl::OkStatus();
   }
@@ -497,9 +457,7 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   }
 
   const PublisherOptions options_;
-  const std::map<std::string, const std::byte*> memory_;
-  const GpuMemory gpu_memory_;
-  const GpuWork gpu_work_;
+  const std::unique_ptr<PublishedMemory> memory_;
   std::unique_ptr<Sending> sending_;
   // Destroyed before the messages of the sending thread, which may be in flight.
   const std::unique_ptr<Transport> transport_;
@@ -530,51 +488,6 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
   PublisherStats stats_;
 };
 
-// What cannot be with held buffers on a GPU.
-absl::Status CheckHeldOnGpu(const PublisherOptions& options, const std::vector<Buffer>& buffers,
-                            const GpuMemory& gpu_memory, const Transport& transport) {
-  for (const Buffer& b : buffers) {
-    const bool on_gpu = gpu_memory.has(b.name);
-    if (SpanElements(b) == 0 || b.pieces.empty() || (on_gpu && !transport.capabilities().map)) continue;
-    const std::string about = absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name, "\" is in ",
-                                           on_gpu ? absl::StrCat("the memory of GPU ", *options.gpu) : "host memory");
-    return About(
-        Error(ErrorCode::kInvalidOption,
-              on_gpu ? absl::StrCat(about, ", which receivers cannot read over the transport ", transport.name(),
-                                    ": it cannot be held. Publish by snapshot, or over a transport of messages")
-                     : absl::StrCat(about, " and \"", *gpu_memory.buffers.begin(), "\" in that of GPU ", *options.gpu,
-                                    ": what is held is all in one of them. Publish by snapshot")),
-        {.buffer = b.name, .rank = b.rank});
-  }
-  return absl::OkStatus();
-}
-
-// What cannot be with slots on a GPU.
-absl::Status CheckSlotsOnGpu(const PublisherOptions& options, const std::vector<Buffer>& buffers,
-                             const GpuMemory& gpu_memory, const Transport& transport) {
-  const int gpu = *transport.capabilities().region_gpu;
-  const std::string over = absl::StrCat("over the transport ", transport.name(), " all bytes stay on GPU ", gpu);
-  if (options.publishing == Publishing::kHold) {
-    return Error(ErrorCode::kInvalidOption,
-                 absl::StrCat("publisher rank ", options.rank, ": ", over,
-                              ", in memory of its own: weights cannot be held. Publish by snapshot"));
-  }
-  if (options.gpu != gpu) {
-    return Error(ErrorCode::kInvalidOption,
-                 absl::StrCat("publisher rank ", options.rank, " names ",
-                              options.gpu.has_value() ? absl::StrCat("GPU ", *options.gpu) : "no GPU", "; ", over,
-                              ": name that one"));
-  }
-  for (const Buffer& b : buffers) {
-    if (SpanElements(b) == 0 || b.pieces.empty() || gpu_memory.has(b.name)) continue;
-    return About(Error(ErrorCode::kInvalidOption,
-                       absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name, "\" is in host memory; ",
-                                    over, ": keep it there, or take another transport")),
-                 {.buffer = b.name, .rank = b.rank});
-  }
-  return absl::OkStatus();
-}
-
 // Joins, and waits for its first epoch unless it is a standby.
 absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOptions& options, const Manifest& part,
                                                              std::map<std::string, const std::byte*> memory,
@@ -586,32 +499,12 @@ absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(const PublisherOpti
   layout.set_slots(kSnapshotSlots);
   layout.set_chunk_bytes(options.chunk_bytes);
   layout.set_hold(options.publishing == Publishing::kHold);
-  for (const Buffer& b : part.source) {
-    if (!layout.hold() || !b.convert_rne) continue;
-    return About(Error(ErrorCode::kInvalidOption,
-                       absl::StrCat("publisher rank ", options.rank, ", buffer \"", b.name,
-                                    "\" is converted, which takes a copy: it cannot be held. Publish by snapshot")),
-                 {.buffer = b.name, .rank = b.rank});
-  }
-  HR_ASSIGN_OR_RETURN(GpuMemory gpu_memory, FindGpuMemory(options.gpu, part.source, memory));
-  GpuWork gpu_work;
-  const bool slots_on_gpu = transport->capabilities().region_gpu.has_value();
-  const bool held_on_gpu = layout.hold() && !gpu_memory.buffers.empty();
-  if (slots_on_gpu) HR_RETURN_IF_ERROR(CheckSlotsOnGpu(options, part.source, gpu_memory, *transport));
-  if (held_on_gpu) HR_RETURN_IF_ERROR(CheckHeldOnGpu(options, part.source, gpu_memory, *transport));
-  if (slots_on_gpu || held_on_gpu) {
-    HR_ASSIGN_OR_RETURN(gpu_work.published, GpuBoxWork::WithoutChunks(*options.gpu));
-  }
-  if (held_on_gpu) {
-    HR_ASSIGN_OR_RETURN(gpu_work.packs,
-                        GpuBoxWork::Create(*options.gpu, *transport, options.chunk_bytes, options.staging_bytes));
-  }
+  HR_ASSIGN_OR_RETURN(auto published, PublishedMemory::Create(options, part, std::move(memory), *transport));
   HR_ASSIGN_OR_RETURN(auto client, Member::Connect(options.job, absl::Now() + options.job.connect_timeout));
   auto session = std::make_unique<PublisherSession>(
       Member::SessionOptions(options.job, MemberKey::Publisher(options.rank), std::move(layout)));
-  auto publisher =
-      std::make_unique<PublisherImpl>(options, std::move(memory), std::move(gpu_memory), std::move(gpu_work),
-                                      std::move(transport), std::move(session), std::move(client));
+  auto publisher = std::make_unique<PublisherImpl>(options, std::move(published), std::move(transport),
+                                                   std::move(session), std::move(client));
   HR_RETURN_IF_ERROR(publisher->Start());
   return publisher;
 }
