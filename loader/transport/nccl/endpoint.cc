@@ -142,7 +142,7 @@ absl::StatusOr<PeerId> NcclTransport::Connect(absl::string_view address, absl::T
     connection->Flush();
     peer = peers_.emplace(peers_.end());
     peer->address = std::string(address);
-    peer->link = std::make_unique<Link>(gpu_, std::move(connection), &done_);
+    peer->link = std::make_unique<Link>(gpu_, absl::StrCat(to.ip, " port ", to.port), std::move(connection), &done_);
     Introduce();
   }
   if (peer->id == 0) peer->id = next_peer_++;

@@ -9,10 +9,6 @@
 namespace headrace::nccl {
 namespace {
 
-absl::Status Broken(absl::string_view what) {
-  return Error(ErrorCode::kTransport, absl::StrCat("nccl: the peer breaks the protocol: ", what));
-}
-
 absl::Status OtherSize(const Match& match) {
   return Error(ErrorCode::kTransport,
                absl::StrCat("nccl: a receive of ", match.receive.bytes, " bytes met a message of ", match.offer.bytes));
@@ -29,6 +25,10 @@ Message Link::MessageAt(OpId op, std::byte* memory, size_t bytes) const {
   cuda::PointerAttributes attributes = {};
   const bool known = gpu_.cuda->cudaPointerGetAttributes(&attributes, memory) == cuda::kSuccess;
   return {op, memory, bytes, known && attributes.type == cuda::kDevice};
+}
+
+absl::Status Link::Broken(absl::string_view what) const {
+  return Error(ErrorCode::kTransport, absl::StrCat("nccl: the peer at ", peer_, " breaks the protocol: ", what));
 }
 
 void Link::Say(const wire::Frame& frame) { out_->Queue(frame); }
@@ -99,7 +99,11 @@ absl::Status Link::Take(const wire::Frame& frame) {
         return Broken("an offer's content is not of the size that it says");
       }
       std::optional<Match> match = matching_.Add(frame.offer().tag(), std::move(offer));
-      return match.has_value() ? Met(*std::move(match)) : absl::OkStatus();
+      if (match.has_value()) return Met(*std::move(match));
+      if (matching_.waiting_offers() <= kMaxWaiting) return absl::OkStatus();
+      return Error(ErrorCode::kTransport,
+                   absl::StrCat("nccl: more than ", kMaxWaiting, " messages of the peer at ", peer_,
+                                " wait for a receive here: it has to await receives, or to send larger messages"));
     }
     case wire::Frame::kCommunicator: {
       if (frame.communicator().give_ups() != give_ups_) return absl::OkStatus();

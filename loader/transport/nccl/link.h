@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "loader/transport/nccl/connection.h"
@@ -39,10 +40,16 @@ class Link {
  public:
   // Messages up to this size travel with their offer.
   static constexpr size_t kInlineBytes = 16;
+  // Messages of the peer that may wait for a receive; with one more the link is lost. Each takes some 200 bytes here,
+  // its content of up to kInlineBytes included, so that a peer can make this end keep about 13 MB. A sender of Headrace
+  // has at most staging_bytes / chunk_bytes on the way (256 by default), and leaves a few signals behind for each
+  // generation that was given up.
+  static constexpr size_t kMaxWaiting = 1 << 16;
 
-  // `out` was dialled. Completions are appended to `done`, which outlives the link.
-  Link(const Gpu& gpu, std::unique_ptr<Connection> out, std::vector<Completion>* done)
-      : gpu_(gpu), out_(std::move(out)), done_(done) {}
+  // `out` was dialled; `peer` names the one who was, in errors. Completions are appended to `done`, which outlives the
+  // link.
+  Link(const Gpu& gpu, std::string peer, std::unique_ptr<Connection> out, std::vector<Completion>* done)
+      : gpu_(gpu), peer_(std::move(peer)), out_(std::move(out)), done_(done) {}
 
   // Not OK once the peer cannot be reached any more: why.
   const absl::Status& lost() const { return lost_; }
@@ -54,7 +61,8 @@ class Link {
   void Send(OpId op, uint64_t tag, absl::Span<const std::byte> message);
   void Receive(OpId op, uint64_t tag, absl::Span<std::byte> message);
 
-  // Takes a frame of the peer. kTransport: it breaks the protocol; the errors of Lane.
+  // Takes a frame of the peer. kTransport: it breaks the protocol, or more than kMaxWaiting of its messages wait; the
+  // errors of Lane.
   absl::Status Take(const wire::Frame& frame);
   void Say(const wire::Frame& frame);
 
@@ -76,6 +84,7 @@ class Link {
   void End(const absl::Status& why);
 
  private:
+  absl::Status Broken(absl::string_view what) const;
   Message MessageAt(OpId op, std::byte* memory, size_t bytes) const;
   absl::Status Met(Match match);
   absl::Status TakenBack();
@@ -88,6 +97,7 @@ class Link {
   void Done(OpId op, absl::Status status = absl::OkStatus()) { done_->push_back({op, std::move(status)}); }
 
   const Gpu gpu_;
+  const std::string peer_;
   std::unique_ptr<Connection> out_, in_;
   std::vector<Completion>* const done_;
   absl::Status lost_;

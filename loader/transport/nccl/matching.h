@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <iterator>
+#include <list>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -42,6 +42,7 @@ class Matching {
     Queues& queues = by_tag_[tag];
     if (queues.receives.empty()) {
       queues.offers.push_back(std::move(offer));
+      ++waiting_offers_;
       return std::nullopt;
     }
     Match match{std::move(offer), queues.receives.front()};
@@ -56,8 +57,7 @@ class Matching {
       queues.receives.push_back(receive);
       return std::nullopt;
     }
-    Match match{std::move(queues.offers.front()), receive};
-    queues.offers.pop_front();
+    Match match{TakeOffer(queues), receive};
     Forget(receive.tag, queues);
     return match;
   }
@@ -73,8 +73,7 @@ class Matching {
       if (entry == by_tag_.end()) continue;
       Queues& queues = entry->second;
       while (!queues.offers.empty() && !queues.receives.empty()) {
-        matches.push_back({std::move(queues.offers.front()), queues.receives.front()});
-        queues.offers.pop_front();
+        matches.push_back({TakeOffer(queues), queues.receives.front()});
         queues.receives.pop_front();
       }
       Forget(receive.tag, queues);
@@ -98,22 +97,34 @@ class Matching {
   void ForgetOffers() {
     for (auto entry = by_tag_.begin(); entry != by_tag_.end();) {
       Queues& queues = entry->second;
-      std::erase_if(queues.offers, [](const IncomingOffer& offer) { return !offer.content.has_value(); });
+      waiting_offers_ -=
+          std::erase_if(queues.offers, [](const IncomingOffer& offer) { return !offer.content.has_value(); });
       entry = queues.offers.empty() && queues.receives.empty() ? by_tag_.erase(entry) : std::next(entry);
     }
   }
 
+  // Offers that met nothing yet.
+  size_t waiting_offers() const { return waiting_offers_; }
+
  private:
-  struct Queues {  // one of them is empty
-    std::deque<IncomingOffer> offers;
-    std::deque<PostedReceive> receives;
+  struct Queues {  // one of them is empty; lists, since an empty one takes no memory of its own
+    std::list<IncomingOffer> offers;
+    std::list<PostedReceive> receives;
   };
+
+  IncomingOffer TakeOffer(Queues& queues) {
+    IncomingOffer offer = std::move(queues.offers.front());
+    queues.offers.pop_front();
+    --waiting_offers_;
+    return offer;
+  }
 
   void Forget(uint64_t tag, const Queues& queues) {
     if (queues.offers.empty() && queues.receives.empty()) by_tag_.erase(tag);
   }
 
   std::unordered_map<uint64_t, Queues> by_tag_;
+  size_t waiting_offers_ = 0;
 };
 
 }  // namespace headrace::nccl

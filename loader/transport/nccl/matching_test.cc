@@ -40,6 +40,9 @@ TEST(NcclMatchingTest, WithinATagInOrder) {
       left += posted.size() - std::min(posted.size(), offers[tag].size());
     }
     EXPECT_GT(met, 0u);
+    size_t offered = 0;
+    for (const auto& [tag, numbers] : offers) offered += numbers.size();
+    EXPECT_EQ(matching.waiting_offers(), offered - met);
     EXPECT_EQ(matching.TakeReceives().size(), left);
     EXPECT_TRUE(matching.TakeReceives().empty());
   }
@@ -53,7 +56,9 @@ TEST(NcclMatchingTest, WhatIsTakenBackMeetsNothing) {
   EXPECT_FALSE(matching.Add(2, IncomingOffer{2, 5, "there"}).has_value());
   EXPECT_EQ(matching.TakeReceives(), std::vector<OpId>{10});
   EXPECT_FALSE(matching.Add(1, IncomingOffer{3, 4, "here"}).has_value());
+  EXPECT_EQ(matching.waiting_offers(), 4u);
   matching.ForgetOffers();
+  EXPECT_EQ(matching.waiting_offers(), 3u);
   // Contents that came are still there, in their order.
   EXPECT_EQ(matching.Add(PostedReceive{11, nullptr, 4, 1})->offer.number, 3u);
   EXPECT_EQ(matching.Add(PostedReceive{12, nullptr, 4, 2})->offer.number, 0u);

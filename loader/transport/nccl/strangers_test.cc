@@ -24,6 +24,7 @@
 #include "loader/transport/nccl/connection.h"
 #include "loader/transport/nccl/lane.h"
 #include "loader/transport/nccl/library.h"
+#include "loader/transport/nccl/link.h"
 #include "loader/transport/nccl/nccl.h"
 #include "planner/status.h"
 
@@ -145,6 +146,15 @@ class BadPeer {
     for (uint64_t offer : offers) frame.mutable_group()->add_offers(offer);
     Say(frame);
   }
+  void Offer(uint64_t tag, const std::string& content) {
+    wire::Frame frame;
+    frame.mutable_offer()->set_tag(tag);
+    frame.mutable_offer()->set_bytes(content.size());
+    frame.mutable_offer()->set_content(content);
+    Say(frame);
+  }
+  // Whether something waits for the kernel to take it.
+  bool Talks() { return out_->Flush() && out_->unwritten(); }
   int socket() const { return out_->socket(); }
 
  private:
@@ -254,6 +264,48 @@ TEST_F(StrangersTest, PeersThatBreakTheProtocol) {
     ExpectOthersGoOn();
     a_->Disconnect(peer);
   }
+}
+
+// As many as may wait do; one more is too many.
+TEST_F(StrangersTest, MessagesWithoutEnd) {
+  constexpr uint64_t kLastTag = 1 << 20;
+  BadPeer bad(at_);
+  const PeerId peer = a_->Connect(bad.address(), Soon()).value();
+  const std::string content(Link::kInlineBytes, 'x');
+  std::vector<Completion> done;
+  const auto listen_until = [&](auto&& heard) {
+    for (const absl::Time deadline = Soon(); !heard();) {
+      ASSERT_LT(absl::Now(), deadline);
+      for (Completion& completion : PollBoth()) done.push_back(std::move(completion));
+    }
+  };
+  const auto talk = [&] { listen_until([&] { return !bad.Talks(); }); };
+  for (uint64_t i = 1; i <= Link::kMaxWaiting; ++i) {
+    bad.Offer(i % 2 == 0 ? 0 : i, content);
+    if (i % 1000 == 0) talk();
+  }
+  // They are still told apart by tag, and make room.
+  Bytes first(content.size()), last(content.size()), never(content.size());
+  ASSERT_TRUE(a_->Receive(peer, kLastTag, absl::MakeSpan(last)).ok());
+  bad.Offer(kLastTag, content);
+  listen_until([&] { return done.size() == 1; });
+  EXPECT_TRUE(done[0].status.ok()) << done[0].status;
+  ASSERT_TRUE(a_->Receive(peer, 1, absl::MakeSpan(first)).ok());
+  listen_until([&] { return done.size() == 2; });
+  EXPECT_TRUE(done[1].status.ok()) << done[1].status;
+  const OpId pending = a_->Receive(peer, kLastTag, absl::MakeSpan(never)).value();
+  bad.Offer(1, content);  // takes the room
+  bad.Offer(1, content);
+  bad.Offer(kLastTag, content);
+  listen_until([&] { return done.size() == 3; });
+  EXPECT_EQ(done[2].op, pending);
+  EXPECT_TRUE(HasCode(done[2].status, ErrorCode::kTransport)) << done[2].status;
+  const Address at = ParseAddress(bad.address()).value();
+  for (const std::string& part : {absl::StrCat(at.ip, " port ", at.port), absl::StrCat(Link::kMaxWaiting)}) {
+    EXPECT_NE(done[2].status.message().find(part), std::string::npos) << done[2].status;
+  }
+  EXPECT_FALSE(a_->Receive(peer, kLastTag, absl::MakeSpan(never)).ok());
+  ExpectOthersGoOn();
 }
 
 // An endpoint in a process that may open few descriptors; sends back what it gets.
