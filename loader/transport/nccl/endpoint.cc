@@ -78,7 +78,9 @@ absl::Status NcclTransport::Start(const NcclOptions& options) {
   Descriptor ended(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (ended.get() < 0) return Error(ErrorCode::kTransport, absl::StrCat("nccl: eventfd: ", strerror(errno)));
   gpu_.ended = std::make_shared<Descriptor>(std::move(ended));
-  gpu_.staging = std::make_shared<StagingPool>(cuda, Lane::kStagingBytes);
+  for (auto& pool : gpu_.staging) {
+    pool = std::make_shared<StagingPool>(cuda, Lane::kStagingBuffers, Lane::kStagingBytes);
+  }
   {
     const CurrentDevice current(cuda, gpu_.device);
     HR_RETURN_IF_ERROR(
@@ -96,7 +98,7 @@ NcclTransport::~NcclTransport() {
   Flush(absl::Now() + kCloseTime);
   Abort(Error(ErrorCode::kAborted, "nccl: the endpoint is being destroyed"));
   const CurrentDevice current(*gpu_.cuda, gpu_.device);
-  gpu_.staging.reset();
+  gpu_.staging = {};
   if (gpu_.copies != nullptr) gpu_.cuda->cudaStreamDestroy(gpu_.copies);
 }
 

@@ -44,6 +44,8 @@ void OnEnd(void* argument) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Open(const Gpu& gpu, Side side, const UniqueId& id) {
+  // Of both sides: when a lane of the other one is opened, this one may run.
+  for (const auto& pool : gpu.staging) HR_RETURN_IF_ERROR(pool->Reserve());
   std::unique_ptr<Lane> lane(new Lane(gpu, side));
   HR_RETURN_IF_ERROR(lane->Join(id));
   return lane;
@@ -80,15 +82,13 @@ std::vector<Group> Lane::Break() {
 }
 
 void Lane::Return(const Running& running) {
-  if (running.staging.device != nullptr) gpu_.staging->Return(running.staging);
+  if (running.staging.device != nullptr) staging().Return(running.staging);
 }
 
 absl::Status Lane::Launch(Group group) {
   Running& launched = running_.emplace_back(Running{std::move(group), 0, {}});
   launched.staged_bytes = StagedBytes(launched.group);
-  if (launched.staged_bytes > 0) {
-    HR_ASSIGN_OR_RETURN(launched.staging, gpu_.staging->Take());
-  }
+  if (launched.staged_bytes > 0) launched.staging = staging().Take();
   if (side_ == Side::kSend && launched.staged_bytes > 0) {
     ForEachStaged(launched.group, launched.staging.pinned,
                   [](const Message& message, std::byte* to) { std::memcpy(to, message.memory, message.bytes); });

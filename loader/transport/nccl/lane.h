@@ -17,6 +17,7 @@
 //
 // Used by one thread at a time, whose current device is the lane's.
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -50,7 +51,8 @@ struct Gpu {
   int device = 0;
   // Becomes readable when a group may have ended.
   std::shared_ptr<Descriptor> ended;
-  std::shared_ptr<StagingPool> staging;
+  // By Lane::Side: receives, which wait for the peers' sends, hold nothing that sends here need.
+  std::array<std::shared_ptr<StagingPool>, 2> staging;
   // Of copies of small messages, which wait for no work of the process's own, as those of its default stream would.
   cuda::Stream copies = nullptr;
 };
@@ -64,20 +66,23 @@ class Lane {
   // Of a group's staging buffer, in which messages are aligned.
   static constexpr size_t kAlignment = 16;  // NCCL and copies are fastest so
   static constexpr size_t kStagingBytes = kMaxGroupBytes + kMaxOperations * kAlignment;
+  // Staging buffers that the lanes of one side share: enough for one to be filled, one to be copied and two to travel.
+  static constexpr size_t kStagingBuffers = 4;
   // Thread blocks of a communicator.
   static constexpr int kCtas = 2;
 
   enum class Side { kSend = 0, kReceive = 1 };  // the rank
 
-  // Begins to join the communicator `id`, as it must at the other end.
+  // Begins to join the communicator `id`, as it must at the other end. The endpoint's first takes its staging memory.
   static absl::StatusOr<std::unique_ptr<Lane>> Open(const Gpu& gpu, Side side, const UniqueId& id);
   // Ends what runs, at this end alone (ncclCommAbort): the memory of all messages is free then.
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Whether Launch may be called: the communicator stands, no launch is in progress, and fewer than two groups run.
-  bool ready() const { return state_ == State::kReady && running_.size() < 2; }
+  // Whether Launch may be called: the communicator stands, no launch is in progress, fewer than two groups run, and a
+  // staging buffer is free.
+  bool ready() const { return state_ == State::kReady && running_.size() < 2 && staging().has_free(); }
   // Groups that were launched and not taken.
   size_t running() const { return running_.size(); }
   // Whether something goes on that only Advance finds out about.
@@ -108,6 +113,7 @@ class Lane {
   absl::Status Join(const UniqueId& id);
   absl::Status Post(const Group& group, std::byte* staged);
   absl::Status AwaitEnd();
+  StagingPool& staging() const { return *gpu_.staging[static_cast<size_t>(side_)]; }
   void Return(const Running& running);
 
   const Gpu gpu_;

@@ -10,7 +10,9 @@
 // be on the host or on the endpoint's device.
 //
 // Why this never locks up: what runs on a GPU at one time is bounded, separately for sending and for receiving. A send
-// is launched only after its receive was, so every send that runs ends; so every receive's send gets its turn.
+// is launched only after its receive was, so every send that runs ends; so every receive's send gets its turn. Memory
+// through which messages of the host travel is of each side's own, for the same reason, and nothing is allocated while
+// messages travel (staging.h).
 //
 // The trainer's own collectives: kernels of NCCL that wait for each other on two communicators of one GPU may block
 // each other. While messages travel (between Publish and AwaitRelease) a trainer runs no collectives of its own.
