@@ -136,6 +136,12 @@ absl::StatusOr<PeerId> NcclTransport::Connect(absl::string_view address, absl::T
     }
     Look(absl::InfinitePast());
     peer = find();
+    // Who closes what this end writes to has lost the link.
+    if (peer != peers_.end() && peer->out_closed) {
+      peer->link->End(PeerClosed());
+      peers_.erase(peer);
+      peer = peers_.end();
+    }
   }
   if (peer == peers_.end()) {
     HR_ASSIGN_OR_RETURN(Descriptor socket, Dial(to.ip, to.port, deadline));
