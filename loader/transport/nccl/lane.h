@@ -15,6 +15,20 @@
 //     wait for parts of each other's (NVIDIA/Megatron-LM#7189). Here the groups are the same and below kMaxOperations.
 //   - A peer that dies takes its own communicators with it, and nobody else's: there is nothing to shrink or to grow.
 //
+// How long ending a lane may take: ncclCommAbort returns when all of the communicator is freed, also where that is
+// non-blocking (NCCL 2.18 to 2.30, src/init.cc: ncclCommAbort, commReclaim, commDestroySync, commFree). It waits
+//   1. for the thread that makes the communicator or launches a group, for the communicator's own kernels, and for its
+//      proxy thread. All look at the abort flag, which it sets first; none needs the peer;
+//   2. where it frees memory of the device (cudaFree, unless NCCL uses cuMem*), for all that runs on the GPU: lanes
+//      with other peers, the other lane with the same one, and kernels of the application.
+// What bounds the second, while the thread that waits advances no lane: a send that runs ends as long as its peer's GPU
+// works. A receive that runs ends when its peer launches the send, which needs nothing more of this end, unless that
+// peer waits in the same way for a receive whose send is this thread's to launch. Kernels of lanes with a dead peer
+// end only when they are aborted themselves, one after the other. So there is no bound where both lanes with a dead
+// peer run, or several with dead peers, or two live ones lose a third at once, and cudaFree waits. NCCL 2.22 and later
+// set the flags of all communicators that are aborted in one ncclGroupStart ... ncclGroupEnd before any is freed.
+// NCCL asks all ranks that live to abort: Link tells the peer before.
+//
 // Used by one thread at a time, whose current device is the lane's.
 
 #include <array>
