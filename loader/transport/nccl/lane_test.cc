@@ -1,5 +1,5 @@
 // One lane alone, over the checker of loader/testing/nccl_checker, with a CUDA runtime that can be made to fail. What
-// lanes do with each other: nccl_test.cc and faults_test.cc.
+// lanes do with each other: nccl_test.cc, faults_test.cc and limits_test.cc.
 #include "loader/transport/nccl/lane.h"
 
 #include <gmock/gmock.h>
