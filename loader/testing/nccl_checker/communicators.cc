@@ -56,7 +56,8 @@ nccl::Result CreateCommunicator(nccl::Comm* handle, int ranks, const nccl::Uniqu
   bool blocking = true;
   int ctas = kMostCtas;
   if (config != nullptr) {
-    if (config->magic != kConfigMagic || config->size < sizeof(nccl::Config) || config->version < nccl::kMinVersion) {
+    if (config->magic != kConfigMagic || config->size < sizeof(nccl::Config) ||
+        config->version < nccl::kConfigVersion) {
       return Violation(Rule::kCommConfig, Text(kCall, " with size ", config->size, ", magic ", config->magic,
                                                ", version ", config->version));
     }

@@ -21,12 +21,12 @@ absl::StatusOr<Library> Load(const std::string& path) {
   HEADRACE_NCCL_FUNCTIONS(HEADRACE_NCCL_RESOLVE)
   HEADRACE_NCCL_TEXT_FUNCTIONS(HEADRACE_NCCL_RESOLVE)
 #undef HEADRACE_NCCL_RESOLVE
-  HR_RETURN_IF_ERROR(file.CheckResolved("NCCL 2.18 or later"));
+  HR_RETURN_IF_ERROR(file.CheckResolved("NCCL 2.27 or later"));
   library.path = file.path();
   HR_RETURN_IF_ERROR(library.Check(library.ncclGetVersion(&library.version), "no version"));
   if (library.version < kMinVersion) {
     return Error(ErrorCode::kTransport,
-                 absl::StrCat("nccl: ", library.path, " is version ", library.version, ": 2.18 or later is needed"));
+                 absl::StrCat("nccl: ", library.path, " is version ", library.version, ": 2.27 or later is needed"));
   }
   return library;
 }

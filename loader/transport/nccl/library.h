@@ -28,7 +28,7 @@ struct Library {
 };
 
 // Loaded once, never unloaded; any thread. `path` as in LoadCudaRuntime. kTransport: names what was tried and what to
-// install; the library is older than 2.18.
+// install; the library is older than 2.27.
 absl::StatusOr<const Library*> LoadLibrary(const std::string& path);
 
 }  // namespace headrace::nccl

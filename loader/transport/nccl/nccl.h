@@ -1,7 +1,7 @@
 #ifndef HEADRACE_LOADER_TRANSPORT_NCCL_NCCL_H_
 #define HEADRACE_LOADER_TRANSPORT_NCCL_NCCL_H_
 
-// Messages over NCCL (2.18 or later, found at run time like the CUDA runtime): between GPUs of one host and of several.
+// Messages over NCCL (2.27 or later, found at run time like the CUDA runtime): between GPUs of one host and of several.
 // Two-sided only.
 //
 // How a message travels: its sender offers it over a TCP connection; the receiver puts the offers that meet a receive

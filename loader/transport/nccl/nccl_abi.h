@@ -1,7 +1,7 @@
 #ifndef HEADRACE_LOADER_TRANSPORT_NCCL_NCCL_ABI_H_
 #define HEADRACE_LOADER_TRANSPORT_NCCL_NCCL_ABI_H_
 
-// The part of NCCL's C ABI that is used here (2.18 or later), so that all of Headrace builds where there is no NCCL.
+// The part of NCCL's C ABI that is used here (2.27 or later), so that all of Headrace builds where there is no NCCL.
 // nccl_abi_test.cc compares it with NCCL's own header, where it is beside the toolkit's. Source:
 // https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html, nccl.h
 
@@ -18,7 +18,10 @@ using Comm = struct CommOpaque*;  // ncclComm_t
 inline constexpr Result kSuccess = 0, kUnhandledCudaError = 1, kSystemError = 2, kInternalError = 3,
                         kInvalidArgument = 4, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
 inline constexpr int kUint8 = 1;  // ncclDataType_t
-inline constexpr int kMinVersion = 21800;
+// Before 2.27 a thread has one group at a time that a non-blocking communicator is launching or making, whatever
+// communicators it uses (src/group.cc): here one thread has many.
+inline constexpr int kMinVersion = 22700;
+inline constexpr int kConfigVersion = 21800;  // since when Config is as it is below
 
 struct UniqueId {  // ncclUniqueId
   char internal[128];
@@ -28,7 +31,7 @@ struct UniqueId {  // ncclUniqueId
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
-  unsigned version = kMinVersion;
+  unsigned version = kConfigVersion;
   int blocking = INT_MIN;  // INT_MIN: undefined, the library's default
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
