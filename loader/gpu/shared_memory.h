@@ -53,6 +53,8 @@ class SharedMemoryOf {
   static absl::StatusOr<SharedMemoryOf> Gpu(const CudaRuntime& cuda, const CudaDriver& driver, int gpu);
 
   int gpu() const { return gpu_; }
+  // Whether the GPU's driver knows file descriptors.
+  bool has_fd() const { return fd_; }
   // Whether the GPU and its driver know fabric handles; whether the machine does, an allocation tells.
   bool may_have_fabric() const { return fabric_; }
 

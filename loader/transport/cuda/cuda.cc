@@ -83,7 +83,9 @@ class CudaTransport final : public Transport {
     const auto peer = peers_.find(id);
     if (peer == peers_.end()) return Error(ErrorCode::kTransport, absl::StrCat("map: no peer ", id, " here"));
     HR_ASSIGN_OR_RETURN(const cuda_regions::RegionKey key, cuda_regions::ParseRegionKey(text));
-    if (peer->second.local.has_value()) return local_->Map(*peer->second.local, key.of_table, deadline);
+    // A driver without descriptors shares memory within the host by its fabric handles too.
+    const bool by_fd = peer->second.local.has_value() && (shared_.has_fd() || !key.fabric.has_value());
+    if (by_fd) return local_->Map(*peer->second.local, key.of_table, deadline);
     return cuda_regions::MapByFabric(shared_, key);
   }
 
