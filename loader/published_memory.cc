@@ -1,5 +1,7 @@
 #include "loader/published_memory.h"
 
+#include <cstdint>
+
 #include "absl/strings/str_cat.h"
 #include "loader/gpu/gpu_box_work.h"
 #include "planner/status.h"
@@ -64,10 +66,18 @@ absl::Status PublishedMemory::CheckSlotsOnGpu(const Manifest& part, const Transp
                      over, ": name that one"));
   }
   for (const Buffer& b : part.source) {
-    if (OffersNothing(b) || gpu_memory_.has(b.name)) continue;
-    return About(Error(ErrorCode::kInvalidOption, absl::StrCat(rank, ", buffer \"", b.name, "\" is in host memory; ",
-                                                               over, ": keep it there, or take another transport")),
-                 {.buffer = b.name, .rank = b.rank});
+    const auto refuse = [&](const std::string& why) {
+      return About(Error(ErrorCode::kInvalidOption, absl::StrCat(rank, ", buffer \"", b.name, "\" is ", why)),
+                   {.buffer = b.name, .rank = b.rank});
+    };
+    if (OffersNothing(b)) continue;
+    if (!gpu_memory_.has(b.name)) {
+      return refuse(absl::StrCat("in host memory; ", over, ": keep it there, or take another transport"));
+    }
+    if (b.convert_rne && reinterpret_cast<uintptr_t>(memory_.at(b.name)) % (DtypeBits(b.dtype) / 8) != 0) {
+      return refuse(
+          absl::StrCat("converted on GPU ", gpu, ", and its elements are not aligned to their size: align them"));
+    }
   }
   return absl::OkStatus();
 }

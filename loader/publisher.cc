@@ -381,13 +381,14 @@ class PublisherImpl final : public Publisher, public Standby, private Member {
     return epoch;
   }
 
-  // Two from the beginning, of which the next epoch uses the one that the last one does not: a GPU may be full by then.
+  // Three from the beginning, since a GPU may be full later: the last epoch that was ready has one, one that was
+  // planned since and is over before it is ready may have another, and the next one takes the third.
   absl::StatusOr<std::shared_ptr<Region>> RegionOfSums(int64_t bytes) {
     constexpr int64_t kLeastBytes = int64_t{1} << 20;  // for plans that need more than this one
     const auto is_free = [](const std::shared_ptr<Region>& region) { return region.use_count() == 1; };
     const auto fits = [&](const auto& region) { return static_cast<int64_t>(region->bytes().size()) >= bytes; };
     std::erase_if(sums_, [&](const auto& region) { return is_free(region) && !fits(region); });
-    while (sums_.size() < 2 || std::none_of(sums_.begin(), sums_.end(), is_free)) {
+    while (sums_.size() < 3 || std::none_of(sums_.begin(), sums_.end(), is_free)) {
       HR_ASSIGN_OR_RETURN(auto region, transport_->AllocateRegion(std::max(bytes, kLeastBytes)));
       sums_.push_back(std::move(region));
     }
