@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -44,6 +45,7 @@ class HookedTransport final : public Transport {
  public:
   struct Hooks {
     std::function<absl::Status()> allocate = [] { return absl::OkStatus(); };
+    std::function<void()> map = [] {};
     std::function<void(const std::byte*)> mapped = [](const std::byte*) {};
   };
   HookedTransport(std::unique_ptr<Transport> inner, std::shared_ptr<Hooks> hooks)
@@ -63,6 +65,7 @@ class HookedTransport final : public Transport {
   }
   void Disconnect(PeerId peer) override { inner_->Disconnect(peer); }
   absl::StatusOr<std::unique_ptr<Mapping>> Map(PeerId peer, absl::string_view key, absl::Time deadline) override {
+    hooks_->map();
     HR_ASSIGN_OR_RETURN(auto mapping, inner_->Map(peer, key, deadline));
     hooks_->mapped(mapping->bytes().data());
     return mapping;
@@ -133,6 +136,24 @@ Manifest Replicas() {
     m.topology.destination.push_back({rank, "", "", "e" + std::to_string(rank)});
   }
   return m;
+}
+
+// Slots live on while engines have them mapped, who must not wait for the next generation to let go of them: the
+// trainer that would publish it does not get the memory for its own.
+TEST(GpuMappedFailureTest, ATrainerThatComesAgainHasTheMemoryOfTheOneThatDied) {
+  if (Gpus() < 8) GTEST_SKIP() << "the engine is on another GPU";
+  JobConfig config;
+  config.transport = OnMembersGpu("cuda");
+  config.shadow = {Shadow::kDevice};
+  config.rejoin_ns = 60'000'000'000;
+  GpuJob gpu(WholeManifest({{"a", {1 << 20}, Dtype::kF32}}), config);
+  ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+  ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+  const auto taken = FillGpu(GpuJob::SourceGpu(0));
+  gpu.job.KillPublisher(0);
+  ASSERT_EQ(gpu.job.JoinPublisher(0), absl::OkStatus());
+  ASSERT_EQ(gpu.Round(2), absl::OkStatus());
+  EXPECT_EQ(gpu.Difference(), "");
 }
 
 // An epoch that is over before it is ready takes the second region for sums, while the first is the last ready one's.
@@ -264,6 +285,45 @@ TEST(GpuMappedFailureTest, OnSeveralHostsWithoutFabric) {
   config.shadow = {Shadow::kDevice};
   GpuJob gpu(WholeManifest({{"a", {64, 24}, Dtype::kBF16}}), config);
   ExpectError(FirstError(gpu.job.Join()), ErrorCode::kTransport, "", "nccl or ucx");
+}
+
+// A publisher that dies between the announcement and the look at its memory, which nobody has told yet: another one
+// has the same bytes.
+TEST(GpuMappedFailureTest, AReplicaTakesTheLoadOfOneThatDiesBeforeItIsMapped) {
+  for (const bool several_hosts : {false, true}) {
+    if (several_hosts && !HasFabric()) continue;
+    SCOPED_TRACE(several_hosts);
+    for (const Shadow shadow : {Shadow::kDevice, Shadow::kOff}) {
+      auto hooks = std::make_shared<HookedTransport::Hooks>();
+      JobConfig config;
+      config.transport = several_hosts ? OnHostsOfTheirOwn() : OnMembersGpu("cuda");
+      config.shadow = {shadow, shadow};
+      config.rejoin_ns = 60'000'000'000;
+      GpuJob gpu(Replicas(), config);
+      const auto make = config.transport;
+      gpu.job.receiver_transport = [&](size_t) -> std::unique_ptr<Transport> {
+        return std::make_unique<HookedTransport>(make(), hooks);
+      };
+      ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
+      ASSERT_EQ(gpu.Round(1), absl::OkStatus());
+      // A new member of an epoch, which nobody has mapped.
+      gpu.job.KillPublisher(1);
+      ASSERT_EQ(gpu.job.JoinPublisher(1), absl::OkStatus());
+      ASSERT_EQ(gpu.Publish(2), absl::OkStatus());
+      ASSERT_EQ(FirstError(ForAll(2, [&](size_t w) { return gpu.job.AwaitAt(w, 2); })), absl::OkStatus());
+      std::atomic<bool> killed = false;
+      std::mutex mutex;
+      hooks->map = [&] {
+        std::lock_guard lock(mutex);
+        if (!killed.exchange(true)) gpu.job.KillPublisher(1);
+      };
+      EXPECT_EQ(FirstError(ForAll(2, [&](size_t w) { return gpu.job.StageAndCommit(w, 2); })), absl::OkStatus());
+      EXPECT_TRUE(killed);
+      hooks->map = [] {};
+      for (size_t w : {0, 1}) gpu.job.Expect(w, 2);
+      EXPECT_EQ(gpu.Difference(), "");
+    }
+  }
 }
 
 // Slots, sums and tables do not fit: typed, and the job goes on without.
