@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "loader/pack_ring.h"
@@ -73,6 +74,9 @@ absl::StatusOr<std::vector<ConnectedEdge>> Incoming::Connect(const EpochPlan& pl
                                                              const std::map<int, std::vector<std::string>>& region_keys,
                                                              int64_t chunk_bytes, absl::Time deadline) {
   next_mappings_.clear();
+  for (const auto& [address, peer] : next_peers_) {
+    if (!peers_.contains(address)) transport_->Disconnect(peer);  // of a call that failed
+  }
   next_peers_.clear();
   std::vector<ConnectedEdge> edges;
   std::map<int, Publisher> publishers;
@@ -114,12 +118,21 @@ absl::StatusOr<std::vector<ConnectedEdge>> Incoming::Connect(const EpochPlan& pl
     }
     edges.push_back(std::move(connected));
   }
-  mappings_ = std::move(next_mappings_);
+  mappings_ = std::exchange(next_mappings_, {});
   for (const auto& [address, peer] : peers_) {
     if (!next_peers_.contains(address)) transport_->Disconnect(peer);
   }
-  peers_ = std::move(next_peers_);
+  peers_ = std::exchange(next_peers_, {});
   return edges;
+}
+
+void Incoming::Keep(const std::set<std::string>& addresses) {
+  next_mappings_.clear();
+  std::erase_if(mappings_, [&](const auto& mapping) { return !addresses.contains(mapping.first.first); });
+  for (const auto& [address, peer] : peers_) {
+    if (!addresses.contains(address)) transport_->Disconnect(peer);
+  }
+  std::erase_if(peers_, [&](const auto& peer) { return !addresses.contains(peer.first); });
 }
 
 }  // namespace headrace

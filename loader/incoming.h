@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ struct ConnectedEdge {
   ReceiverMeans means;
 };
 
-// Used by one thread, the transport's.
+// Used by one thread at a time, the transport's.
 class Incoming {
  public:
   explicit Incoming(Transport* transport) : transport_(transport) {}
@@ -39,6 +40,9 @@ class Incoming {
                                                      const MemberKey& self,
                                                      const std::map<int, std::vector<std::string>>& region_keys,
                                                      int64_t chunk_bytes, absl::Time deadline);
+
+  // Lets go of what is mapped of publishers that are not at these addresses. No edge of Connect's is left.
+  void Keep(const std::set<std::string>& addresses);
 
  private:
   // What all edges of a publisher share.

@@ -113,15 +113,20 @@ void Member::Run() {
 
 void Member::Plan() {
   while (true) {
-    PlanEffect effect;
+    std::function<void()> work;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || to_plan_.has_value(); });
+      changed_.wait(lock, [&] { return stopping_ || to_plan_.has_value() || !deferred_.empty(); });
       if (stopping_) return;
-      effect = *std::move(to_plan_);
-      to_plan_.reset();
+      if (!deferred_.empty()) {
+        work = std::move(deferred_.front());
+        deferred_.pop_front();
+      } else {
+        work = [this, effect = *std::move(to_plan_)] { on_plan_(effect); };
+        to_plan_.reset();
+      }
     }
-    on_plan_(effect);
+    work();
   }
 }
 

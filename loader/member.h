@@ -5,6 +5,7 @@
 // lost), and the thread that steps it, so that heartbeats flow while the owner trains, plans, copies or serves.
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -85,6 +86,8 @@ class Member {
     }
     return absl::OkStatus();
   }
+  // From `on_effect`: work for the thread that plans, before it plans again.
+  void Defer(std::function<void()> work) { deferred_.push_back(std::move(work)); }
   // Has Wait ask again: something that no effect tells has changed.
   void Notify();
   // Ends the session by our own error, which the others learn.
@@ -118,6 +121,7 @@ class Member {
   std::shared_ptr<ControlClient> client_;         // replaced when the coordinator was lost
   std::optional<int64_t> reconnect_deadline_ns_;  // asked for
   std::optional<PlanEffect> to_plan_;
+  std::deque<std::function<void()>> deferred_;
   bool stopping_ = false;
   std::thread thread_;
   std::thread planning_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -25,10 +28,10 @@ struct ReceiverEpoch {
   proto::EpochStart start;
   LiveBuffers buffers;
 
-  // Of the thread that stages.
+  // Under the transport's lock.
   std::vector<int> publisher_of_edge;
   std::vector<ReceiverMeans> means_of_edge;
-  std::unique_ptr<Executor> executor;  // none before the first generation of the epoch
+  std::unique_ptr<Executor> executor;  // none before the first generation of the epoch, and after it is over
 };
 
 class ReceiverImpl final : public Receiver, private Member {
@@ -81,7 +84,10 @@ class ReceiverImpl final : public Receiver, private Member {
       epoch = ready_;
       region_keys = region_keys_;
     }
-    absl::Status connected = Connect(*epoch, region_keys);
+    const absl::Status connected = [&] {
+      std::lock_guard<std::mutex> transport_lock(transport_mutex_);
+      return Connect(*epoch, region_keys);
+    }();
     // Where the epoch is over already, what went wrong may be its end.
     if (!connected.ok() && IsReady(*epoch)) {
       Fail(connected);
@@ -231,9 +237,7 @@ class ReceiverImpl final : public Receiver, private Member {
   ReceiverStats stats() const override {
     std::lock_guard<std::mutex> lock(mutex());
     ReceiverStats stats = stats_;
-    if (executing_ != nullptr) {
-      stats.streamed_bytes = std::min(executing_->executor->streamed_bytes(), stats.needed_bytes);
-    }
+    if (executing_ != nullptr) stats.streamed_bytes = StreamedBytes();
     return stats;
   }
 
@@ -250,15 +254,19 @@ class ReceiverImpl final : public Receiver, private Member {
 
   // Under the lock.
   void Record(const MemberEffect& effect) {
-    if (std::holds_alternative<PlanEffect>(effect)) {
+    if (const auto* plan = std::get_if<PlanEffect>(&effect)) {
       announced_.clear();
       staging_.reset();
+      std::set<std::string> addresses;
+      for (const auto& member : plan->start.members()) addresses.insert(member.layout().transport_address());
+      Defer([this, addresses] { LetGoOfOthers(addresses); });
     } else if (const auto* ready = std::get_if<EpochReadyEffect>(&effect)) {
       ready_ = planned_;
       region_keys_ = ready->region_keys;
     } else if (std::holds_alternative<SuspendedEffect>(effect)) {
       announced_.clear();
       staging_.reset();
+      Defer([this] { LetGoOfOthers({}); });
     } else if (const auto* announced = std::get_if<AnnouncedEffect>(&effect)) {
       if (receiver().state() == ReceiverSession::State::kStreaming && announced->generation == receiver().running()) {
         staging_ = *announced;
@@ -322,7 +330,30 @@ class ReceiverImpl final : public Receiver, private Member {
     return session().phase() == MemberSession::Phase::kReady && session().epoch() == epoch.number;
   }
 
-  // Connects to the publishers that have bytes for us. Once for each epoch.
+  // What is mapped keeps its owner's memory, and one that died may come again to a GPU which has no more. In the thread
+  // that plans: a host stages again only when there is a generation.
+  void LetGoOfOthers(const std::set<std::string>& addresses) {
+    if (!transport_->capabilities().map) return;
+    // A transfer of the epoch that is over ends at its next step.
+    std::lock_guard<std::mutex> transport_lock(transport_mutex_);
+    std::shared_ptr<ReceiverEpoch> executed, ready, planned;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      if (executing_ != nullptr) stats_.streamed_bytes = StreamedBytes();
+      executed = std::move(executing_);
+      ready = ready_;
+      planned = planned_;
+    }
+    for (const auto& epoch : {executed, ready, planned}) {
+      if (epoch != nullptr) epoch->executor.reset();
+    }
+    incoming_.Keep(addresses);
+  }
+
+  // Of the executor that ran last. Under the lock.
+  int64_t StreamedBytes() const { return std::min(executing_->executor->streamed_bytes(), stats_.needed_bytes); }
+
+  // Connects to the publishers that have bytes for us. Once for each epoch. Under the transport's lock.
   absl::Status Connect(ReceiverEpoch& epoch, const std::map<int, std::vector<std::string>>& region_keys) {
     if (epoch.executor != nullptr) return absl::OkStatus();
     HR_ASSIGN_OR_RETURN(std::vector<ConnectedEdge> connected,
@@ -399,6 +430,7 @@ class ReceiverImpl final : public Receiver, private Member {
       *attempt = {ready_, region_keys_, *staging_};
       start_refused_ = absl::OkStatus();
       executing_.reset();
+      stats_.streamed_bytes = 0;
       return true;
     }));
     return given_up;
@@ -406,6 +438,7 @@ class ReceiverImpl final : public Receiver, private Member {
 
   absl::Status Transfer(uint64_t generation, absl::Time deadline, const Attempt& attempt, TransferStats* stats) {
     ReceiverEpoch& epoch = *attempt.epoch;
+    std::lock_guard<std::mutex> transport_lock(transport_mutex_);
     HR_RETURN_IF_ERROR(Connect(epoch, attempt.region_keys));
     {
       std::lock_guard<std::mutex> lock(mutex());
@@ -440,6 +473,7 @@ class ReceiverImpl final : public Receiver, private Member {
       if (session().phase() != MemberSession::Phase::kReady) return;
       attempt = {ready_, region_keys_, {}};
     }
+    std::lock_guard<std::mutex> transport_lock(transport_mutex_);
     if (!Connect(*attempt.epoch, attempt.region_keys).ok()) return;
     Executor::Request request;
     request.generation = generation;
@@ -480,10 +514,11 @@ class ReceiverImpl final : public Receiver, private Member {
 
   const ReceiverOptions options_;
   const std::unique_ptr<LiveMemory> live_;
-  CancelledChunks cancelled_;  // of the thread that stages
+  std::mutex transport_mutex_;  // of the transport: between the thread that stages and the one that plans
+  CancelledChunks cancelled_;
   const std::unique_ptr<Transport> transport_;
-  std::optional<uint64_t> applied_;   // and not committed
-  Incoming incoming_;                 // of the thread that stages
+  std::optional<uint64_t> applied_;  // and not committed
+  Incoming incoming_;
   std::unique_ptr<Standby> standby_;  // of the same thread; may be none
 
   // Under the lock.

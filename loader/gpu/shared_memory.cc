@@ -5,6 +5,17 @@
 #include "planner/status.h"
 
 namespace headrace {
+namespace {
+
+constexpr absl::string_view kNoLeave =
+    ": this process may not share memory in an NVLink domain, which takes the IMEX service and a channel of it. Take "
+    "the transport nccl or ucx";
+
+bool IsRefusal(cuda::Result result) {
+  return result == cuda::kResultNotPermitted || result == cuda::kResultNotSupported;
+}
+
+}  // namespace
 
 SharedMemory::~SharedMemory() {
   const auto address = reinterpret_cast<cuda::DevicePointer>(data_);
@@ -99,8 +110,10 @@ absl::StatusOr<std::pair<std::unique_ptr<SharedMemory>, SharedHandles>> SharedMe
     const cuda::AllocationProp properties = Properties(asked);
     cuda::AllocationHandle handle = 0;
     const cuda::Result created = driver_->cuMemCreate(&handle, static_cast<size_t>(rounded), &properties, 0);
-    const bool no_fabric = created == cuda::kResultNotPermitted || created == cuda::kResultNotSupported;
-    if (no_fabric && (asked & cuda::kHandleTypeFabric) != 0 && fd_) continue;
+    if (IsRefusal(created) && (asked & cuda::kHandleTypeFabric) != 0) {
+      if (fd_) continue;
+      return driver_->Check(created, absl::StrCat("GPU ", gpu_, kNoLeave));
+    }
     HR_RETURN_IF_ERROR(
         driver_->Check(created, absl::StrCat("a region of ", bytes, " bytes of the memory of GPU ", gpu_)));
     absl::StatusOr<SharedHandles> handles = Export(handle, asked);
@@ -126,9 +139,15 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemoryOf::Map(const Descript
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemoryOf::Map(cuda::FabricHandle fabric, int64_t bytes) const {
   cuda::AllocationHandle handle = 0;
-  HR_RETURN_IF_ERROR(driver_->Check(driver_->cuMemImportFromShareableHandle(&handle, &fabric, cuda::kHandleTypeFabric),
-                                    absl::StrCat("map: memory of another host for GPU ", gpu_,
-                                                 ": they are not in one NVLink domain, or the owner freed it")));
+  const cuda::Result imported = driver_->cuMemImportFromShareableHandle(&handle, &fabric, cuda::kHandleTypeFabric);
+  if (IsRefusal(imported)) return driver_->Check(imported, absl::StrCat("map: GPU ", gpu_, kNoLeave));
+  // Of all else a handle whose owner is gone is the likely one: there the next epoch has the bytes of others.
+  if (imported != cuda::kResultSuccess) {
+    const absl::Status why = driver_->Check(imported, absl::StrCat("map: memory by fabric handle for GPU ", gpu_,
+                                                                   ": its owner is gone, or they are not in one NVLink "
+                                                                   "domain"));
+    return Error(ErrorCode::kPeerLost, why.message());
+  }
   return MapHandle(handle, bytes, cuda::kAccessRead);
 }
 

@@ -61,7 +61,8 @@ class SharedMemoryOf {
   // At least `bytes` >= 1, zero-filled, written and read by the GPU. kOutOfMemory: the bytes that are needed and those
   // that are free. kTransport: no handle of either type could be made.
   absl::StatusOr<std::pair<std::unique_ptr<SharedMemory>, SharedHandles>> Allocate(int64_t bytes) const;
-  // For reading. kTransport: not such a handle, or of a GPU that this one does not reach, or of fewer bytes.
+  // For reading. kTransport: not such a handle, or of a GPU that this one does not reach, or of fewer bytes. kPeerLost:
+  // a fabric handle of memory that is gone; which one of another domain cannot be told from.
   absl::StatusOr<std::unique_ptr<SharedMemory>> Map(const Descriptor& fd, int64_t bytes) const;
   absl::StatusOr<std::unique_ptr<SharedMemory>> Map(cuda::FabricHandle handle, int64_t bytes) const;
 

@@ -32,6 +32,10 @@ class FixedChunks final : public BoxWork {
     free_.pop_back();
     return chunk;
   }
+  void Copy(const kernels::StridedCopy& box, uint64_t* sum) override { OnCpu()->Copy(box, sum); }
+  void Cast(kernels::FloatType from, kernels::FloatType to, const kernels::StridedCast& cast) override {
+    OnCpu()->Cast(from, to, cast);
+  }
   void Pack(const kernels::StridedCopy& box, int64_t first, absl::Span<std::byte> out) override {
     OnCpu()->Pack(box, first, out);
   }
@@ -40,6 +44,13 @@ class FixedChunks final : public BoxWork {
   }
   void Sum(const kernels::StridedCopy& box, uint64_t* sum) override { OnCpu()->Sum(box, sum); }
   absl::Status Finish() override { return OnCpu()->Finish(); }
+  int64_t batch_bytes() const override { return OnCpu()->batch_bytes(); }
+  absl::Status LoadWords(const std::byte* from, absl::Span<uint64_t> to) override {
+    return OnCpu()->LoadWords(from, to);
+  }
+  absl::Status StoreWords(absl::Span<const uint64_t> from, std::byte* to) override {
+    return OnCpu()->StoreWords(from, to);
+  }
 
  private:
   std::vector<std::byte> memory_;
