@@ -1,7 +1,8 @@
 #!/bin/bash
 # Headrace's main job on this machine: installs what it needs, turns SmolLM2-135M into a checkpoint, builds the command,
 # and swaps the model's weights, twice, from trainer processes into two engines that serve meanwhile.
-# Usage: ./demo.sh [--transport host|ucx] [--scenario megatron|fsdp] [--shadow host|off] [--model DIR] [--json]
+# Usage: ./demo.sh [--gpu] [--transport host|cuda|ucx|nccl] [--scenario megatron|fsdp] [--shadow host|device|off]
+#     [--model DIR] [--json]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -109,12 +109,16 @@ int Main(int argc, char** argv) {
   demonstrating->add_option("--scenario", demo.scenarios, "megatron, fsdp")
       ->check(CLI::IsMember({"megatron", "fsdp"}))
       ->capture_default_str();
-  demonstrating->add_option("--transport", demo.transport, "host: mapped memory; ucx, nccl: messages")
-      ->check(CLI::IsMember({"host", "ucx", "nccl"}))
+  demonstrating->add_flag("--gpu", demo.gpu, "the weights are in GPU memory at both ends");
+  demonstrating
+      ->add_option("--transport", demo.transport, "host: mapped memory; cuda: mapped GPU memory; ucx, nccl: messages")
+      ->check(CLI::IsMember({"host", "cuda", "ucx", "nccl"}))
       ->capture_default_str();
-  demonstrating->add_option("--shadow", demo.shadow, "host: a second set of buffers; off: in place, the engine pauses")
-      ->check(CLI::IsMember({"host", "off"}))
-      ->capture_default_str();
+  demonstrating
+      ->add_option("--shadow", demo.shadow,
+                   "host, device: a second set of buffers in host or GPU memory; off: in place, the engine pauses; by "
+                   "default device where weights come to a GPU without the host, else host")
+      ->check(CLI::IsMember({"host", "device", "off"}));
   demonstrating->add_flag("--json", demo.json, "print one JSON document");
   demonstrating->callback([&] { exit_status = Run(demo); });
   app.add_subcommand("demo-trainer", "")->group("")->callback([&] { exit_status = RunDemoTrainer(); });

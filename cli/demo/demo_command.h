@@ -11,7 +11,8 @@ struct DemoCommand {
   std::string oracle;  // tools/model/oracle.py
   std::string python = "python3";
   std::string transport = "host";
-  std::string shadow = "host";
+  std::string shadow;  // ChooseShadow's `wanted`
+  bool gpu = false;    // the weights are in GPU memory
   std::vector<std::string> scenarios = {"megatron", "fsdp"};
   bool json = false;
 };

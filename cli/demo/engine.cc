@@ -24,12 +24,12 @@ std::vector<Engine::Order> Engine::Next() {
     case State::kIdle: {
       // The only place where weights may change: no request is running.
       if (uint64_t g = Everywhere(staged_); g > committed_) {
-        paused_at_ = MonotonicSeconds();
+        Pause();
         state_ = State::kCommitting;
         return ToAll({{"commit", g}});
       }
       if (uint64_t g = Everywhere(announced_); in_place_ && g > committed_) {
-        paused_at_ = MonotonicSeconds();
+        Pause();
         state_ = State::kStaging;
         return ToAll({{"stage", g}});
       }
@@ -69,11 +69,20 @@ std::vector<Engine::Order> Engine::Next() {
   return {};
 }
 
+void Engine::Pause() {
+  paused_at_ = MonotonicSeconds();
+  before_pause_ = committed_;
+}
+
 void Engine::OnEvent(int worker, const DemoJson& event) {
   const std::string kind = event["event"];
   if (kind == "stepped") {
     answered_.insert(worker);
     used_.insert(event["generation"].get<int64_t>());
+    return;
+  }
+  if (kind == "in_flight") {
+    torn_ += event["generation"].get<int64_t>() != static_cast<int64_t>(before_pause_);
     return;
   }
   if (kind != "announced" && kind != "staged" && kind != "committed") return;

@@ -40,6 +40,8 @@ class Engine {
   bool idle() const { return state_ == State::kIdle; }
 
   uint64_t committed() const { return committed_; }
+  // Requests that used more than one generation or none, and steps that were in flight at a swap and did not use the
+  // generation before it.
   int64_t torn() const { return torn_; }
   // Requests by the generation that all their steps used on all workers.
   const std::map<int64_t, int64_t>& requests() const { return requests_; }
@@ -52,6 +54,8 @@ class Engine {
   // The generation that every worker has reported, or 0.
   uint64_t Everywhere(const std::map<int, uint64_t>& by_worker) const;
 
+  void Pause();
+
   const int workers_;
   const bool in_place_;
   State state_ = State::kIdle;
@@ -62,6 +66,7 @@ class Engine {
   std::map<int, uint64_t> announced_, staged_, committed_by_;
   uint64_t committed_ = 0;
   double paused_at_ = 0;
+  uint64_t before_pause_ = 0;  // committed_ then
   int64_t torn_ = 0;
   std::map<int64_t, int64_t> requests_;
   std::map<uint64_t, EngineGeneration> generations_;

@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 
 DemoJson Stepped(int64_t generation) { return {{"event", "stepped"}, {"generation", generation}}; }
+DemoJson InFlight(int64_t generation) { return {{"event", "in_flight"}, {"generation", generation}}; }
 DemoJson Announced(uint64_t generation, double at = 1) {
   return {{"event", "announced"}, {"generation", generation}, {"at", at}};
 }
@@ -125,6 +126,30 @@ TEST(Engine, CommitsBetweenRequestsWhatEveryWorkerStaged) {
   EXPECT_EQ(Orders(&engine), "");
   EXPECT_EQ(engine.committed(), 1u);
   EXPECT_EQ(Orders(&engine), "step 0 to 0 1");  // once is enough
+}
+
+TEST(Engine, CountsStepsThatMetTheSwapTheyWereInFlightAt) {
+  for (const bool in_place : {false, true}) {
+    Engine engine(2, in_place);
+    const auto swap = [&](uint64_t generation, int64_t first, int64_t second) {
+      ToAll(&engine, 2, Announced(generation));
+      if (in_place) EXPECT_EQ(Orders(&engine), "stage " + std::to_string(generation) + " to 0 1");
+      ToAll(&engine, 2, Staged(generation));
+      EXPECT_EQ(Orders(&engine), "commit " + std::to_string(generation) + " to 0 1");
+      engine.OnEvent(0, Committed(generation));
+      engine.OnEvent(0, InFlight(first));
+      engine.OnEvent(1, Committed(generation));
+      EXPECT_EQ(Orders(&engine), "");  // before the other one said what it used
+      engine.OnEvent(1, InFlight(second));
+    };
+    swap(1, 0, 0);
+    swap(3, 1, 1);
+    EXPECT_EQ(engine.torn(), 0);
+    swap(4, 3, 4);  // what was being written
+    EXPECT_EQ(engine.torn(), 1);
+    swap(5, -1, 3);  // a mixture; what was written over before
+    EXPECT_EQ(engine.torn(), 3);
+  }
 }
 
 TEST(Engine, WaitsForAWorkerThatLags) {

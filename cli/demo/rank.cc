@@ -62,6 +62,8 @@ absl::StatusOr<RankOrders> ReadOrders(RankPipe* pipe) {
   HR_ASSIGN_OR_RETURN(const TrainerKind kind, TrainerKindFromName(orders.raw["scenario"].get<std::string>()));
   HR_ASSIGN_OR_RETURN(orders.scenario, MakeScenario(kind, config));
   orders.transport = orders.raw["transport"];
+  orders.gpu = orders.raw["gpu"];
+  HR_ASSIGN_OR_RETURN(orders.shadow, ChooseShadow(orders.raw["shadow"], orders.transport, orders.gpu));
   orders.job.job = orders.raw["job"];
   orders.job.token = orders.raw["token"];
   orders.job.coordinator = orders.raw["coordinator"];

@@ -42,6 +42,8 @@ struct RankOrders {
   Scenario scenario;
   std::unique_ptr<Checkpoint> checkpoint;
   std::string transport;
+  bool gpu = false;
+  Shadow shadow = Shadow::kHost;  // of workers
   JobOptions job;
   DemoJson raw;
 };

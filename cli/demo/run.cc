@@ -55,12 +55,13 @@ class WorkFolder {
 
 class ScenarioRun {
  public:
-  ScenarioRun(const DemoCommand& command, Scenario scenario, std::unique_ptr<WorkFolder> folder)
+  ScenarioRun(const DemoCommand& command, Shadow shadow, Scenario scenario, std::unique_ptr<WorkFolder> folder)
       : command_(command),
         folder_(std::move(folder)),
         progress_(absl::StrCat("demo ", headrace::NameOf(scenario.kind)), !command.json) {
     report_.scenario = std::move(scenario);
-    for (int tp : report_.scenario.engines) engines_.emplace_back(tp, command.shadow == "off");
+    report_.shadow = shadow;
+    for (int tp : report_.scenario.engines) engines_.emplace_back(tp, shadow == Shadow::kOff);
   }
 
   absl::StatusOr<DemoReport> Do() {
@@ -172,6 +173,8 @@ class ScenarioRun {
     DemoJson common = {{"model", command_.model},
                        {"scenario", headrace::NameOf(report_.scenario.kind)},
                        {"transport", command_.transport},
+                       {"gpu", command_.gpu},
+                       {"shadow", headrace::NameOf(report_.shadow)},
                        {"job", "demo"},
                        {"token", RandomToken()},
                        {"incarnation", RandomToken()},
@@ -194,7 +197,6 @@ class ScenarioRun {
         const int engine = static_cast<int>(e);
         orders["engine"] = engine;
         orders["worker"] = w;
-        orders["shadow"] = command_.shadow;
         orders["digests"] = digests_[{EngineName(engine), w}];
         HR_ASSIGN_OR_RETURN(size_t process,
                             cluster_.Start(absl::StrCat("engine ", e, " worker ", w), "demo-worker", orders));
@@ -338,12 +340,12 @@ class ScenarioRun {
 
 }  // namespace
 
-absl::StatusOr<DemoReport> RunScenario(const DemoCommand& command, TrainerKind kind) {
+absl::StatusOr<DemoReport> RunScenario(const DemoCommand& command, Shadow shadow, TrainerKind kind) {
   HR_ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(command.model));
   HR_ASSIGN_OR_RETURN(const LlamaConfig config, ReadLlamaConfig(*checkpoint));
   HR_ASSIGN_OR_RETURN(Scenario scenario, MakeScenario(kind, config));
   HR_ASSIGN_OR_RETURN(auto folder, WorkFolder::Make());
-  return ScenarioRun(command, std::move(scenario), std::move(folder)).Do();
+  return ScenarioRun(command, shadow, std::move(scenario), std::move(folder)).Do();
 }
 
 }  // namespace headrace

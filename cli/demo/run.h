@@ -29,6 +29,7 @@ struct PublishReport {
 
 struct DemoReport {
   Scenario scenario;
+  Shadow shadow = Shadow::kHost;
   PlanFigures figures;
   double plan_seconds = 0;                  // slowest member
   std::vector<std::vector<Index>> traffic;  // bytes by [trainer][worker], workers of all engines in turn
@@ -39,7 +40,7 @@ struct DemoReport {
   double seconds = 0;
 };
 
-absl::StatusOr<DemoReport> RunScenario(const DemoCommand& command, TrainerKind kind);
+absl::StatusOr<DemoReport> RunScenario(const DemoCommand& command, Shadow shadow, TrainerKind kind);
 
 }  // namespace headrace
 

@@ -139,6 +139,30 @@ absl::StatusOr<Manifest> WholeManifest(const Scenario& scenario) {
   return whole;
 }
 
+absl::StatusOr<Shadow> ChooseShadow(const std::string& wanted, const std::string& transport, bool gpu) {
+  const auto refuse = [](absl::string_view what) { return Error(ErrorCode::kInvalidOption, what); };
+  if (transport == "cuda" && !gpu) return refuse("the transport cuda maps GPU memory: add --gpu");
+  const bool into_gpu = gpu && transport != "host";  // host maps the memory of processes alone
+  const std::string name = !wanted.empty() ? wanted : into_gpu ? "device" : "host";
+  if (name == "host") {
+    if (transport != "cuda") return Shadow::kHost;
+    return refuse("over the transport cuda all bytes stay on the GPUs: take --shadow device or off");
+  }
+  if (name == "device") {
+    if (into_gpu) return Shadow::kDevice;
+    if (!gpu) return refuse("a shadow in GPU memory needs weights there: add --gpu");
+  } else if (name == "off") {
+    if (into_gpu || !gpu) return Shadow::kOff;
+  } else {
+    return refuse(absl::StrCat("no shadow \"", name, "\"; there are host, device and off"));
+  }
+  return refuse("the transport host does not reach GPU memory: take --shadow host, or --transport cuda, nccl or ucx");
+}
+
+std::string NameOf(Shadow shadow) {
+  return shadow == Shadow::kHost ? "host" : shadow == Shadow::kDevice ? "device" : "off";
+}
+
 void WriteWeights(const Scenario& scenario, const Checkpoint& checkpoint, const Buffer& buffer, uint64_t generation,
                   std::byte* memory) {
   for (const Piece& piece : buffer.pieces) {

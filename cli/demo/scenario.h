@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine_adapters/safetensors/checkpoint.h"
+#include "loader/receiver.h"
 #include "planner/layout/llama_layout.h"
 #include "planner/manifest.h"
 
@@ -44,6 +45,12 @@ absl::StatusOr<Manifest> TrainerPart(const Scenario& scenario, int rank);
 absl::StatusOr<Manifest> WorkerPart(const Scenario& scenario, int engine, int worker);
 // All of them.
 absl::StatusOr<Manifest> WholeManifest(const Scenario& scenario);
+
+// Where an engine of the demo has its shadow; kOff: in place. `wanted`: "host", "device", "off", or empty: a shadow, on
+// the GPU where the weights are there (`gpu`) and `transport` brings them there without the host. kInvalidOption, with
+// what to do: what the library refuses (loader/receiver.h), and "cuda" without `gpu`.
+absl::StatusOr<Shadow> ChooseShadow(const std::string& wanted, const std::string& transport, bool gpu);
+std::string NameOf(Shadow shadow);
 
 // Writes a trainer rank's weights of `generation` (>= 1) into the memory of one of its buffers. Generation 1 is the
 // checkpoint; every step changes every weight:

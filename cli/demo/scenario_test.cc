@@ -20,6 +20,7 @@ namespace headrace {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr std::byte kUntouched{0x5C};
 
@@ -82,6 +83,62 @@ TEST(TrainerKind, HasNames) {
   EXPECT_EQ(NameOf(TrainerKind::kMegatron), "megatron");
   EXPECT_EQ(NameOf(TrainerKind::kFsdp), "fsdp");
   EXPECT_EQ(CodeOf(TrainerKindFromName("Megatron").status()), "invalid_option");
+}
+
+TEST(ChooseShadow, FollowsWhatIsAskedTheTransportAndWhereTheWeightsAre) {
+  // What is wanted, on which transport, with the weights on a GPU; "": refused, with a way out.
+  const struct {
+    std::string wanted, transport;
+    bool gpu;
+    std::string shadow, advice;
+  } cases[] = {
+      {"", "host", false, "host", ""},
+      {"", "ucx", false, "host", ""},
+      {"", "nccl", false, "host", ""},
+      {"", "cuda", false, "", "--gpu"},
+      {"host", "host", false, "host", ""},
+      {"host", "ucx", false, "host", ""},
+      {"host", "nccl", false, "host", ""},
+      {"host", "cuda", false, "", "--gpu"},
+      {"device", "host", false, "", "--gpu"},
+      {"device", "ucx", false, "", "--gpu"},
+      {"device", "nccl", false, "", "--gpu"},
+      {"device", "cuda", false, "", "--gpu"},
+      {"off", "host", false, "off", ""},
+      {"off", "ucx", false, "off", ""},
+      {"off", "nccl", false, "off", ""},
+      {"off", "cuda", false, "", "--gpu"},
+      {"", "host", true, "host", ""},
+      {"", "ucx", true, "device", ""},
+      {"", "nccl", true, "device", ""},
+      {"", "cuda", true, "device", ""},
+      {"host", "host", true, "host", ""},
+      {"host", "ucx", true, "host", ""},
+      {"host", "nccl", true, "host", ""},
+      {"host", "cuda", true, "", "--shadow device or off"},
+      {"device", "host", true, "", "--shadow host"},
+      {"device", "ucx", true, "device", ""},
+      {"device", "nccl", true, "device", ""},
+      {"device", "cuda", true, "device", ""},
+      {"off", "host", true, "", "--shadow host"},
+      {"off", "ucx", true, "off", ""},
+      {"off", "nccl", true, "off", ""},
+      {"off", "cuda", true, "off", ""},
+      {"gpu", "nccl", true, "", "host, device and off"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.wanted + " over " + c.transport + (c.gpu ? " on a GPU" : ""));
+    const absl::StatusOr<Shadow> shadow = ChooseShadow(c.wanted, c.transport, c.gpu);
+    if (c.shadow.empty()) {
+      EXPECT_EQ(CodeOf(shadow.status()), "invalid_option");
+      EXPECT_THAT(std::string(shadow.status().message()), HasSubstr(c.advice));
+      continue;
+    }
+    ASSERT_TRUE(shadow.ok()) << shadow.status();
+    EXPECT_EQ(NameOf(*shadow), c.shadow);
+    // The ranks are told the name of what was chosen.
+    EXPECT_EQ(ChooseShadow(NameOf(*shadow), c.transport, c.gpu).value(), *shadow);
+  }
 }
 
 TEST(WholeManifest, PlansAndIsItsMembersParts) {

@@ -59,10 +59,14 @@ std::string Summary(const DemoCommand& command, const DemoReport& r) {
   for (size_t e = 0; e < r.scenario.engines.size(); ++e) {
     engines.push_back(absl::StrCat("engine ", e, " TP", r.scenario.engines[e]));
   }
-  std::string out = absl::StrCat("\u2501\u2501 ", NameOf(r.scenario.kind), ": ", Describe(r.scenario.kind), "\n",
-                                 "   into ", absl::StrJoin(engines, " and "), ", vocabulary padded to ",
-                                 r.scenario.engine_vocab_rows, " rows, over ", command.transport,
-                                 command.shadow == "off" ? ", in place" : ", with a shadow", "\n\n");
+  std::string out =
+      absl::StrCat("\u2501\u2501 ", NameOf(r.scenario.kind), ": ", Describe(r.scenario.kind), "\n", "   into ",
+                   absl::StrJoin(engines, " and "), ", vocabulary padded to ", r.scenario.engine_vocab_rows,
+                   " rows, over ", command.transport, command.gpu ? ", in GPU memory" : "",
+                   r.shadow == Shadow::kOff                   ? ", in place"
+                   : command.gpu && r.shadow == Shadow::kHost ? ", with a shadow in host memory"
+                                                              : ", with a shadow",
+                   "\n\n");
   out +=
       Table({{"tensors", absl::StrCat(f.tensors)},
              {"copies", absl::StrCat(f.copies)},

@@ -3,10 +3,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "cli/demo/gpu_mirror.h"
 #include "cli/demo/rank.h"
 #include "loader/control/coordinator_service.h"
 #include "loader/publisher.h"
@@ -18,31 +20,51 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// The rank's parameters.
+constexpr Index kAlignment = 256;  // as cudaMalloc's
+
+// The rank's parameters, one behind the other; on a GPU where it has one.
 class Weights {
  public:
   Weights(const Scenario& scenario, const Checkpoint& checkpoint, const Manifest& part)
       : scenario_(scenario), checkpoint_(checkpoint), buffers_(part.source) {
-    for (const Buffer& b : buffers_) memory_.emplace_back(SpanBytes(b, b.dtype));
+    Index bytes = 0;
+    for (const Buffer& b : buffers_) {
+      offsets_.push_back(bytes);
+      bytes += (SpanBytes(b, b.dtype) + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    memory_.resize(static_cast<size_t>(bytes));
   }
 
-  void Step(uint64_t generation) {
+  absl::Status MoveToGpu(int number) {
+    HR_ASSIGN_OR_RETURN(gpu_, GpuMirror::Create(number, absl::MakeSpan(memory_)));
+    return absl::OkStatus();
+  }
+
+  // On a GPU it is under way on the stream when this returns.
+  absl::Status Step(uint64_t generation) {
+    if (gpu_ != nullptr) HR_RETURN_IF_ERROR(gpu_->Wait());  // the last step reads the mirror
     for (size_t i = 0; i < buffers_.size(); ++i) {
-      WriteWeights(scenario_, checkpoint_, buffers_[i], generation, memory_[i].data());
+      WriteWeights(scenario_, checkpoint_, buffers_[i], generation, memory_.data() + offsets_[i]);
     }
+    return gpu_ == nullptr ? absl::OkStatus() : gpu_->Upload();
   }
 
   std::map<std::string, const std::byte*> First() const {
+    const std::byte* const memory = gpu_ == nullptr ? memory_.data() : gpu_->data();
     std::map<std::string, const std::byte*> first;
-    for (size_t i = 0; i < buffers_.size(); ++i) first[buffers_[i].name] = memory_[i].data();
+    for (size_t i = 0; i < buffers_.size(); ++i) first[buffers_[i].name] = memory + offsets_[i];
     return first;
   }
+  std::optional<int> gpu() const { return gpu_ == nullptr ? std::nullopt : std::optional(gpu_->gpu()); }
+  cuda::Stream stream() const { return gpu_ == nullptr ? nullptr : gpu_->stream(); }
 
  private:
   const Scenario& scenario_;
   const Checkpoint& checkpoint_;
   const std::vector<Buffer> buffers_;
-  std::vector<std::vector<std::byte>> memory_;
+  std::vector<Index> offsets_;
+  std::vector<std::byte> memory_;
+  std::unique_ptr<GpuMirror> gpu_;
 };
 
 absl::Status Train(RankPipe* pipe) {
@@ -63,11 +85,13 @@ absl::Status Train(RankPipe* pipe) {
   }
   HR_ASSIGN_OR_RETURN(const Manifest part, TrainerPart(orders.scenario, rank));
   Weights weights(orders.scenario, *orders.checkpoint, part);
-  weights.Step(1);
+  if (orders.gpu) HR_RETURN_IF_ERROR(weights.MoveToGpu(rank));
+  HR_RETURN_IF_ERROR(weights.Step(1));
 
   PublisherOptions options;
   options.job = orders.job;
   options.rank = rank;
+  options.gpu = weights.gpu();
   TransportOptions transport_options;
   transport_options.gpu = rank;
   HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders.transport, transport_options));
@@ -80,8 +104,8 @@ absl::Status Train(RankPipe* pipe) {
     if (!order) continue;
     if (order->contains("quit")) break;
     const uint64_t generation = (*order)["publish"];
-    weights.Step(generation);
-    HR_RETURN_IF_ERROR(publisher->Publish(generation, absl::Now() + kPatience));
+    HR_RETURN_IF_ERROR(weights.Step(generation));
+    HR_RETURN_IF_ERROR(publisher->Publish(generation, absl::Now() + kPatience, weights.stream()));
     const PublisherStats stats = publisher->stats();
     pipe->Report({{"event", "published"},
                   {"generation", generation},

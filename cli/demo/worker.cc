@@ -1,5 +1,6 @@
 // An engine worker of the demo: preallocated weight buffers, a receiver that fills them, and lock-step requests that
-// look at every live byte.
+// look at every live byte. Where the buffers are on a GPU, a step is work of the engine's stream, and one is in flight
+// there whenever live buffers are about to be written.
 
 #define XXH_INLINE_ALL
 #include <fcntl.h>
@@ -14,11 +15,13 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cli/demo/gpu_mirror.h"
 #include "cli/demo/rank.h"
 #include "loader/receiver.h"
 #include "loader/transport/factory.h"
@@ -29,10 +32,12 @@ namespace {
 
 constexpr size_t kAlignment = 4096;
 
-// The live buffers, one behind the other in a memory file that the oracle can look at by /proc. Starts as 0xA5 bytes.
+// The live buffers, one behind the other in a memory file that the oracle can look at by /proc; or on a GPU, with that
+// file as the mirror into which each step downloads all of it. Starts as 0xA5 bytes.
 class LiveMemory {
  public:
-  static absl::StatusOr<std::unique_ptr<LiveMemory>> Allocate(const Manifest& part) {
+  // `gpu_number`: which of the members that take GPUs in turn this is; none: host memory.
+  static absl::StatusOr<std::unique_ptr<LiveMemory>> Allocate(const Manifest& part, std::optional<int> gpu_number) {
     std::unique_ptr<LiveMemory> live(new LiveMemory);
     for (const Buffer& b : part.destination) {
       if (b.alias_of) {
@@ -53,24 +58,37 @@ class LiveMemory {
     }
     live->memory_ = static_cast<std::byte*>(p);
     std::memset(p, 0xA5, live->bytes_);
+    if (gpu_number) {
+      HR_ASSIGN_OR_RETURN(live->gpu_, GpuMirror::Create(*gpu_number, {live->memory_, live->bytes_}));
+      HR_RETURN_IF_ERROR(live->gpu_->Upload());
+    }
     return live;
   }
   ~LiveMemory() {
+    gpu_.reset();
     if (memory_ != nullptr) munmap(memory_, bytes_);
     if (fd_ >= 0) close(fd_);
   }
 
   std::map<std::string, BufferMemory> Buffers(const Manifest& part) const {
+    std::byte* const memory = gpu_ == nullptr ? memory_ : gpu_->data();
     std::map<std::string, BufferMemory> out;
     for (const Buffer& b : part.destination) {
       const std::string& owner = b.alias_of ? *b.alias_of : b.name;
-      out[b.name] = {memory_ + places_.at(owner).first, b.shape, b.strides};
+      out[b.name] = {memory + places_.at(owner).first, b.shape, b.strides};
     }
     return out;
   }
 
+  const GpuMirror* gpu() const { return gpu_.get(); }
+  cuda::Stream stream() const { return gpu_ == nullptr ? nullptr : gpu_->stream(); }
+
+  // A forward step of the engine, as far as weights are concerned: every live byte is used. On a GPU that is work of
+  // the stream, which may be under way when BeginStep returns; EndStep waits for it.
+  absl::Status BeginStep() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->Download(); }
   // XXH3-64 over the buffers in the order of their names, aliases left out: what the oracle's digests are made of.
-  uint64_t Digest() const {
+  absl::StatusOr<uint64_t> EndStep() {
+    if (gpu_ != nullptr) HR_RETURN_IF_ERROR(gpu_->Wait());
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
     for (const auto& [name, place] : places_) {
@@ -97,11 +115,12 @@ class LiveMemory {
   int fd_ = -1;
   std::byte* memory_ = nullptr;
   size_t bytes_ = 0;
+  std::unique_ptr<GpuMirror> gpu_;
 };
 
 class Worker {
  public:
-  Worker(RankPipe* pipe, Receiver* receiver, std::map<std::string, BufferMemory> buffers, const LiveMemory* live,
+  Worker(RankPipe* pipe, Receiver* receiver, std::map<std::string, BufferMemory> buffers, LiveMemory* live,
          std::map<uint64_t, uint64_t> generations, bool in_place)
       : pipe_(pipe),
         receiver_(receiver),
@@ -127,9 +146,9 @@ class Worker {
       if (!order) continue;
       if (order->contains("quit")) return absl::OkStatus();
       if (order->contains("step")) {
-        Step();
+        HR_RETURN_IF_ERROR(Step());
       } else if (order->contains("stage")) {  // in_place: the engine is paused
-        Allow((*order)["stage"]);
+        HR_RETURN_IF_ERROR(Allow((*order)["stage"]));
       } else {
         HR_RETURN_IF_ERROR(Commit((*order)["commit"]));
       }
@@ -137,18 +156,25 @@ class Worker {
   }
 
  private:
-  // A forward step of the engine, as far as weights are concerned: every live byte is used.
-  void Step() {
-    const uint64_t digest = live_->Digest();
+  absl::Status Step() {
+    HR_RETURN_IF_ERROR(live_->BeginStep());
+    return ReportStep("stepped");
+  }
+
+  absl::Status ReportStep(const std::string& event) {
+    HR_ASSIGN_OR_RETURN(const uint64_t digest, live_->EndStep());
     auto it = generations_.find(digest);
-    pipe_->Report(
-        {{"event", "stepped"}, {"generation", it == generations_.end() ? -1 : static_cast<int64_t>(it->second)}});
+    pipe_->Report({{"event", event}, {"generation", it == generations_.end() ? -1 : static_cast<int64_t>(it->second)}});
+    return absl::OkStatus();
   }
 
   absl::Status Commit(uint64_t generation) {
-    HR_RETURN_IF_ERROR(receiver_->Commit(generation));
+    if (!in_place_) HR_RETURN_IF_ERROR(live_->BeginStep());
+    HR_RETURN_IF_ERROR(receiver_->Commit(generation, live_->stream()));
     const ReceiverStats s = receiver_->stats();
     pipe_->Report({{"event", "committed"}, {"generation", generation}, {"commit_seconds", s.commit_seconds}});
+    // The step that was in flight: before this commit's first write, which in place was Stage's.
+    if (live_->gpu() != nullptr) HR_RETURN_IF_ERROR(ReportStep("in_flight"));
     {
       std::lock_guard<std::mutex> lock(mutex_);
       staged_ = 0;
@@ -157,12 +183,14 @@ class Worker {
     return absl::OkStatus();
   }
 
-  void Allow(uint64_t generation) {
+  absl::Status Allow(uint64_t generation) {
+    HR_RETURN_IF_ERROR(live_->BeginStep());
     {
       std::lock_guard<std::mutex> lock(mutex_);
       allowed_ = generation;
     }
     changed_.notify_all();
+    return absl::OkStatus();
   }
 
   absl::Status Health() {
@@ -200,7 +228,7 @@ class Worker {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [&] { return allowed_ == *next || quitting_; });
     }
-    HR_RETURN_IF_ERROR(receiver_->Stage(*next, buffers_));
+    HR_RETURN_IF_ERROR(receiver_->Stage(*next, buffers_, live_->stream()));
     const ReceiverStats s = receiver_->stats();
     std::unique_lock<std::mutex> lock(mutex_);
     staged_ = *next;
@@ -222,7 +250,7 @@ class Worker {
   RankPipe* const pipe_;
   Receiver* const receiver_;
   const std::map<std::string, BufferMemory> buffers_;
-  const LiveMemory* const live_;
+  LiveMemory* const live_;
   const std::map<uint64_t, uint64_t> generations_;  // by digest
   const bool in_place_;
   std::mutex mutex_;
@@ -238,9 +266,13 @@ absl::Status Work(RankPipe* pipe) {
   HR_ASSIGN_OR_RETURN(RankOrders orders, ReadOrders(pipe));
   const int engine = orders.raw["engine"], index = orders.raw["worker"];
   HR_ASSIGN_OR_RETURN(const Manifest part, WorkerPart(orders.scenario, engine, index));
-  HR_ASSIGN_OR_RETURN(auto live, LiveMemory::Allocate(part));
+  // Ranks of destinations count through all engines.
+  const int number = orders.scenario.trainers + static_cast<int>(part.topology.destination.front().rank);
+  HR_ASSIGN_OR_RETURN(auto live, LiveMemory::Allocate(part, orders.gpu ? std::optional(number) : std::nullopt));
   // Generation 0 is what the engine starts with.
-  std::map<uint64_t, uint64_t> generations = {{live->Digest(), 0}};
+  HR_RETURN_IF_ERROR(live->BeginStep());
+  HR_ASSIGN_OR_RETURN(const uint64_t first, live->EndStep());
+  std::map<uint64_t, uint64_t> generations = {{first, 0}};
   for (const DemoJson& g : orders.raw["digests"]) {
     uint64_t digest = 0;
     if (!absl::SimpleHexAtoi(g["digest"].get<std::string>(), &digest)) {
@@ -252,16 +284,16 @@ absl::Status Work(RankPipe* pipe) {
   options.job = orders.job;
   options.engine = engine;
   options.worker = index;
-  const bool in_place = orders.raw["shadow"] == "off";
-  options.shadow = in_place ? Shadow::kOff : Shadow::kHost;
+  options.shadow = orders.shadow;
+  if (live->gpu() != nullptr) options.gpu = live->gpu()->gpu();
   TransportOptions transport_options;
-  // Ranks of destinations count through all engines.
-  transport_options.gpu = orders.scenario.trainers + static_cast<int>(part.topology.destination.front().rank);
+  transport_options.gpu = number;
   HR_ASSIGN_OR_RETURN(auto transport, NewTransport(orders.transport, transport_options));
   HR_ASSIGN_OR_RETURN(auto receiver, Receiver::Join(options, part, live->Buffers(part), std::move(transport)));
   pipe->Report({{"event", "ready"}, {"file", live->path()}, {"index", live->Contents()}});
   {
-    Worker worker(pipe, receiver.get(), live->Buffers(part), live.get(), std::move(generations), in_place);
+    Worker worker(pipe, receiver.get(), live->Buffers(part), live.get(), std::move(generations),
+                  orders.shadow == Shadow::kOff);
     HR_RETURN_IF_ERROR(worker.Serve());
   }
   return receiver->Close(absl::Now() + absl::Seconds(10));

@@ -22,6 +22,16 @@ BINARY = os.environ.get("HEADRACE_BINARY") or os.path.join(ROOT, ".bazel", "bin"
 REAL_MODEL = os.path.join(ROOT, ".models", "smollm2")
 SURVIVORS_END_WITHIN = 10.0
 
+_TESTING = os.path.join(ROOT, ".bazel", "bin", "loader", "testing")
+_CHECKER = os.path.join(_TESTING, "nccl_checker", "libheadrace_nccl_checker.so")
+CHECKER = {
+    "HEADRACE_CUDA_RUNTIME": _CHECKER,
+    "HEADRACE_CUDA_DRIVER": _CHECKER,
+    "HEADRACE_NCCL": _CHECKER,
+    "HEADRACE_CUDA_KERNELS": os.path.join(_TESTING, "checker_kernels", "libheadrace_checker_kernels.so"),
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+}
+
 
 def command(model, *words):
     return [BINARY, "demo", "--model", model, "--oracle", os.path.join(ROOT, "tools", "model", "oracle.py"),
@@ -88,11 +98,35 @@ class Reports(unittest.TestCase):
 
     def test_a_tiny_model_over_nccl(self):
         """Over what stands for NCCL where there is no GPU (loader/testing/nccl_checker), in all processes."""
-        checker = os.path.join(ROOT, ".bazel/bin/loader/testing/nccl_checker/libheadrace_nccl_checker.so")
-        environment = {"HEADRACE_CUDA_RUNTIME": checker, "HEADRACE_NCCL": checker, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, environment):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, CHECKER):
             report = self.check(make_tiny(folder), "--transport", "nccl")
         self.assertEqual([s["name"] for s in report["scenarios"]], ["megatron", "fsdp"])
+
+    def test_a_tiny_model_in_gpu_memory(self):
+        """On what stands for GPUs where there is none: CUDA and NCCL, and the kernels, in all processes."""
+        ways = ((("cuda",), "device"), (("cuda", "--shadow", "off"), "off"), (("nccl",), "device"), (("host",), "host"))
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, CHECKER):
+            make_tiny(folder)
+            for words, shadow in ways:
+                with self.subTest(words=words):
+                    report = self.check(folder, "--gpu", "--transport", *words)
+                    self.assertEqual([s["name"] for s in report["scenarios"]], ["megatron", "fsdp"])
+                    self.assertEqual((report["gpu"], report["shadow"]), (True, shadow))
+
+    def test_gpu_memory_that_is_not_there(self):
+        refused = (({}, ["--transport", "cuda"], 2, "invalid_option", "--gpu"),
+                   ({}, ["--gpu", "--shadow", "off"], 2, "invalid_option", "--shadow host"),
+                   ({"HEADRACE_CUDA_RUNTIME": "/nonexistent/libcudart.so"}, ["--gpu"], 1, "transport",
+                    "install the CUDA runtime"))
+        with tempfile.TemporaryDirectory() as folder:
+            make_tiny(folder)
+            for environment, words, status, code, advice in refused:
+                with self.subTest(words=words), unittest.mock.patch.dict(os.environ, environment):
+                    r = subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=10)
+                    self.assertEqual(r.returncode, status, r.stdout + r.stderr)
+                    failure = json.loads(r.stdout)
+                    self.assertEqual(failure["code"], code)
+                    self.assertIn(advice, failure["message"])
 
     def test_the_real_model_over_ucx(self):
         report = self.check(REAL_MODEL, "--scenario", "fsdp", "--transport", "ucx")
