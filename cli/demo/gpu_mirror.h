@@ -32,7 +32,7 @@ class GpuMirror {
   cuda::Stream stream() const { return stream_; }
   std::byte* data() const { return memory_->data(); }
 
-  // Enqueue a copy of all bytes to the GPU, or back.
+  // Enqueue some milliseconds of computing, and a copy of all bytes to the GPU, or back, behind it.
   absl::Status Upload();
   absl::Status Download();
   // Until all that was enqueued is done.
@@ -40,6 +40,7 @@ class GpuMirror {
 
  private:
   GpuMirror(const CudaRuntime& cuda, int gpu, absl::Span<std::byte> host) : cuda_(cuda), gpu_(gpu), host_(host) {}
+  absl::Status Enqueue(std::byte* to, const std::byte* from, int kind);
 
   const CudaRuntime& cuda_;
   const int gpu_;

@@ -72,8 +72,9 @@ class ScenarioRun {
       for (const auto& [generation, n] : e.requests()) requests += n;
     }
     if (torn > 0) {
-      return Error(ErrorCode::kInternal, absl::StrCat(torn, " requests were served with mixed or unknown weights",
-                                                      status.ok() ? "" : absl::StrCat(". ", status.message())));
+      return Error(ErrorCode::kInternal,
+                   absl::StrCat(torn, " requests, or steps in flight at a swap, used mixed or unknown weights",
+                                status.ok() ? "" : absl::StrCat(". ", status.message())));
     }
     if (status.ok()) return std::move(report_);
     return ErrorFromName(CodeOf(status),
