@@ -20,7 +20,7 @@ check() {
   cat "$out/$file"
 }
 
-check kernels.json 100 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
+check kernels.json 90 "$built/kernels/cuda/kernels_gpu_check" "$built/kernels/cuda/libheadrace_cuda.so"
 # Over the machine's own NCCL and CUDA, with the kernels: the tests of transport/nccl and transport/cuda, conformance and
 # memory between processes included, and whole jobs with weights in GPU memory, every byte compared.
 if [ -e /dev/nvidiactl ]; then
@@ -29,11 +29,19 @@ if [ -e /dev/nvidiactl ]; then
   export HEADRACE_CUDA_DRIVER="${HEADRACE_CUDA_DRIVER:-libcuda.so.1}"
   HEADRACE_CUDA_KERNELS=$(realpath "$built/kernels/cuda/libheadrace_cuda.so")
   export HEADRACE_CUDA_KERNELS
-  check nccl.log 60 "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
-  check cuda.log 40 "$built/loader/transport/cuda/cuda_test" "--gtest_output=json:$out/cuda.json"
-  check host_jobs.log 40 "$built/loader/gpu_end_to_end_test" "--gtest_output=json:$out/host_jobs.json"
-  check gpu_jobs.log 50 "$built/loader/gpu_only_end_to_end_test" "--gtest_output=json:$out/gpu_jobs.json"
+  check nccl.log 50 "$built/loader/transport/nccl/nccl_test" "--gtest_output=json:$out/nccl.json"
+  check cuda.log 30 "$built/loader/transport/cuda/cuda_test" "--gtest_output=json:$out/cuda.json"
+  check host_jobs.log 35 "$built/loader/gpu_end_to_end_test" "--gtest_output=json:$out/host_jobs.json"
+  check gpu_jobs.log 45 "$built/loader/gpu_only_end_to_end_test" "--gtest_output=json:$out/gpu_jobs.json"
+  # The demo's processes, on a tiny model; Python makes it and computes with it.
+  tools=$(dirname "${BASH_SOURCE[0]}") python=${PYTHON:-python3} model=$out/tiny_model
+  if "$python" -c 'import numpy, xxhash' 2>/dev/null && "$python" "$tools/model/make_tiny.py" "$model" >&2; then
+    check demo.json 45 "$built/cli/headrace" demo --model "$model" --oracle "$tools/model/oracle.py" \
+      --python "$(command -v "$python")" --scenario megatron --gpu --transport cuda --json
+  else
+    echo '{"check": "demo", "result": "no Python with numpy and xxhash (PYTHON names one): skipped"}'
+  fi
 else
-  for name in nccl cuda host_jobs gpu_jobs; do echo "{\"check\": \"$name\", \"result\": \"no GPU: skipped\"}"; done
+  for name in nccl cuda host_jobs gpu_jobs demo; do echo "{\"check\": \"$name\", \"result\": \"no GPU: skipped\"}"; done
 fi
 exit "$failed"
