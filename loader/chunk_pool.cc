@@ -25,7 +25,7 @@ absl::StatusOr<Chunk> ChunkPool::Take(Kind kind) {
     kept_.pop_back();
     return chunk;
   }
-  if (allocated_bytes_ + cancelled_bytes() + chunk_bytes_ > staging_bytes_) {
+  while (allocated_bytes_ + cancelled_bytes() + chunk_bytes_ > staging_bytes_) {
     if (kept_.empty()) return Chunk();
     kept_.pop_back();
     allocated_bytes_ -= chunk_bytes_;

@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr int kSomeMessages = 3;
 
-enum Place : int { kNowhere, kAllocate, kCopy, kSend, kStream, kApply };
-constexpr const char* kNames[] = {"", "allocate", "copy", "send", "stream", "apply"};
+enum Place : int { kNowhere, kPlan, kCopy, kSend, kStream, kApply };
+constexpr const char* kNames[] = {"", "plan", "copy", "send", "stream", "apply"};
 
 std::atomic<int> armed = kNowhere;
 std::atomic<int> messages = 0;  // that passed since a place was armed
@@ -91,6 +91,20 @@ void SetTrap(absl::Span<const std::byte> memory, int protection, int usual) {
 std::mutex mapped_mutex;
 std::vector<absl::Span<const std::byte>> mapped;
 
+// A publisher's name of a region is what it tells others when it has planned.
+class NamedRegion final : public Region {
+ public:
+  explicit NamedRegion(std::unique_ptr<Region> inner) : inner_(std::move(inner)) {}
+  absl::Span<std::byte> bytes() override { return inner_->bytes(); }
+  std::string key() const override {
+    StandIfArmed(kPlan);
+    return inner_->key();
+  }
+
+ private:
+  const std::unique_ptr<Region> inner_;
+};
+
 class TrackedMapping final : public Mapping {
  public:
   explicit TrackedMapping(std::unique_ptr<Mapping> inner) : inner_(std::move(inner)) {
@@ -120,8 +134,8 @@ class HoldingTransport final : public Transport {
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
   std::string address() const override { return inner_->address(); }
   absl::StatusOr<std::unique_ptr<Region>> AllocateRegion(int64_t bytes) override {
-    StandIfArmed(kAllocate);
-    return inner_->AllocateRegion(bytes);
+    HR_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, inner_->AllocateRegion(bytes));
+    return std::make_unique<NamedRegion>(std::move(region));
   }
   absl::StatusOr<PeerId> Connect(absl::string_view address, absl::Time deadline) override {
     return inner_->Connect(address, deadline);
@@ -168,7 +182,7 @@ void Arm(const std::string& place, absl::Span<std::byte> memory) {
   }();
   if (!ready) std::abort();
   int which = kNowhere;
-  for (int i = kAllocate; i <= kApply; ++i) {
+  for (int i = kPlan; i <= kApply; ++i) {
     if (place == kNames[i]) which = i;
   }
   if (which == kNowhere) std::abort();

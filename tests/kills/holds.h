@@ -18,7 +18,7 @@ namespace headrace::kills {
 // A line on standard output in one piece, from any thread.
 void WriteLine(std::string line);
 
-//   "allocate"  a member that plans allocates a region
+//   "plan"      a publisher that plans names its regions
 //   "copy"      a publisher has copied half of `memory` (below) into a slot
 //   "send"      a publisher on a two-sided transport has sent some messages
 //   "stream"    a worker has read half of the slots that it mapped, or has received some messages

@@ -188,11 +188,11 @@ class Deaths:
         job.await_words(lambda words: words == "")
         held = victim.process(job) if state == "planning" else job.publishers[1 - comes]
         if held is job.publishers[comes]:
-            held = job.start_publisher(comes, hold="allocate")
+            held = job.start_publisher(comes, hold="plan")
         else:
-            held.hold("allocate")
+            held.hold("plan")
             job.start_publisher(comes)
-        held.wait_held("allocate")
+        held.wait_held("plan")
         others = [p.name for p in [*job.publishers.values(), *job.workers()] if p is not held]
         job.await_words(lambda words: "to plan" in words and not any(name in words for name in others))
         killed = time.monotonic()
