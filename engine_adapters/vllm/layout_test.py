@@ -364,8 +364,9 @@ class Bf16PackedTest(EngineTest):
 
     def test_loader_and_direct(self):
         layout = self.analyse()
+        packs = torch.cpu._is_avx512_supported()  # without it oneDNN computes with BF16 weights where they lie
         self.assertEqual({p.name for p in layout.parameters if p.install == "direct"},
-                         {n for n, _ in self.model.named_parameters() if "norm" in n or "embed" in n})
+                         {n for n, _ in self.model.named_parameters() if not packs or "norm" in n or "embed" in n})
         self.check_live(layout)
 
 
