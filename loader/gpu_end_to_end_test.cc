@@ -10,7 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "loader/gpu/device_memory.h"
 #include "loader/gpu/gpu_options.h"
 #include "loader/slot.h"
 #include "loader/testing/gpu_job.h"

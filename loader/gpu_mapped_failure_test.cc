@@ -31,6 +31,7 @@ namespace {
 
 using testing::Cuda;
 using testing::ExpectError;
+using testing::FillGpu;
 using testing::FirstError;
 using testing::ForAll;
 using testing::GpuJob;
@@ -105,16 +106,6 @@ size_t FreeBytes(int gpu) {
   size_t free = 0, total = 0;
   EXPECT_EQ(Cuda().cudaMemGetInfo(&free, &total), cuda::kSuccess);
   return free;
-}
-
-// All that is free of a GPU.
-std::vector<std::unique_ptr<DeviceMemory>> FillGpu(int gpu) {
-  std::vector<std::unique_ptr<DeviceMemory>> taken;
-  for (int64_t bytes = int64_t{1} << 40; bytes > 0; bytes /= 2) {
-    auto memory = DeviceMemory::Allocate(Cuda(), gpu, bytes, "a test");
-    if (memory.ok()) taken.push_back(*std::move(memory));
-  }
-  return taken;
 }
 
 int Descriptors() {

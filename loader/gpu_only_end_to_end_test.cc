@@ -10,7 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "loader/gpu/device_memory.h"
 #include "loader/gpu/gpu_options.h"
 #include "loader/slot.h"
 #include "loader/testing/gpu_job.h"
@@ -25,6 +24,7 @@ namespace {
 
 using testing::Cuda;
 using testing::ExpectError;
+using testing::FillGpu;
 using testing::FirstError;
 using testing::Gate;
 using testing::GpuJob;
@@ -170,13 +170,7 @@ TEST(GpuOnlyTest, AnEngineThatComesWhenTheGpuIsFull) {
     ASSERT_EQ(FirstError(gpu.job.Join()), absl::OkStatus());
     ASSERT_EQ(gpu.Publish(1), absl::OkStatus());
     ASSERT_EQ(FirstError(testing::ForAll(2, [&](size_t w) { return gpu.job.TakeAt(w, 1); })), absl::OkStatus());
-    std::vector<std::unique_ptr<DeviceMemory>> taken;
-    for (const int full : {GpuJob::SourceGpu(0), gpu.GpuOfWorker(0)}) {
-      for (int64_t bytes = int64_t{1} << 40; bytes > 0; bytes /= 2) {
-        auto memory = DeviceMemory::Allocate(Cuda(), full, bytes, "a test");
-        if (memory.ok()) taken.push_back(*std::move(memory));
-      }
-    }
+    const auto of_trainer = FillGpu(GpuJob::SourceGpu(0)), of_worker = FillGpu(gpu.GpuOfWorker(0));
     ASSERT_EQ(gpu.job.JoinEngine(1), absl::OkStatus());
     ASSERT_EQ(gpu.job.TakeAt(2, 1), absl::OkStatus());
     ASSERT_EQ(gpu.Round(2), absl::OkStatus());

@@ -43,6 +43,21 @@ absl::Status CheckGpu(const CudaRuntime& cuda, int gpu) {
   return Error(ErrorCode::kInvalidOption, absl::StrCat("there is no GPU ", gpu, " here: this process sees ", gpus));
 }
 
+absl::StatusOr<int> GpuOfEndpoint(const CudaRuntime& cuda, std::optional<int> wanted, absl::string_view name) {
+  int gpus = 0, gpu = 0;
+  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDeviceCount(&gpus),
+                                absl::StrCat(name, ": no GPU can be used here (is its driver installed?)")));
+  if (gpus == 0)
+    return Error(ErrorCode::kTransport, absl::StrCat(name, ": no GPU here: use the transport host or ucx"));
+  if (wanted.has_value()) {
+    gpu = *wanted % gpus;
+  } else {
+    HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDevice(&gpu), absl::StrCat(name, ": no current device")));
+  }
+  if (gpu < 0) return Error(ErrorCode::kInvalidOption, absl::StrCat(name, ": no GPU ", gpu));
+  return gpu;
+}
+
 absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path) {
   // Never destroyed: endpoints may end after main.
   static const auto* const runtime = new absl::StatusOr<CudaRuntime>(Load(path));

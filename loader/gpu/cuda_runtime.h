@@ -3,6 +3,7 @@
 
 // The CUDA runtime, loaded at run time.
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,6 +32,10 @@ absl::StatusOr<const CudaRuntime*> LoadCudaRuntime(const std::string& path);
 
 // kInvalidOption: this process sees no such GPU. kTransport: there is none at all, or no driver.
 absl::Status CheckGpu(const CudaRuntime& cuda, int gpu);
+
+// The GPU of an endpoint of the transport `name`: `wanted` modulo the number of GPUs here; none: the calling thread's
+// current device. kTransport: there is no GPU, or no driver. kInvalidOption: a negative number.
+absl::StatusOr<int> GpuOfEndpoint(const CudaRuntime& cuda, std::optional<int> wanted, absl::string_view name);
 
 // Makes a device the calling thread's current one, and takes that back. Threads of our own stay there: in one that has
 // not used CUDA before, taking it back would make a context on GPU 0, some hundreds of megabytes for each process.

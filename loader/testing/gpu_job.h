@@ -16,6 +16,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "loader/gpu/device_memory.h"
 #include "loader/testing/checker_gpus.h"
 #include "loader/testing/gpu_side.h"
 #include "loader/testing/job.h"
@@ -50,6 +51,16 @@ inline MakeTransport OnMembersGpu(const std::string& name) {
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
   };
+}
+
+// All that is free of a GPU.
+inline std::vector<std::unique_ptr<DeviceMemory>> FillGpu(int gpu) {
+  std::vector<std::unique_ptr<DeviceMemory>> taken;
+  for (int64_t bytes = int64_t{1} << 40; bytes > 0; bytes /= 2) {
+    auto memory = DeviceMemory::Allocate(Cuda(), gpu, bytes, "a test");
+    if (memory.ok()) taken.push_back(*std::move(memory));
+  }
+  return taken;
 }
 
 // Work of a stream that ends when it is told.

@@ -1,12 +1,13 @@
 #include "loader/transport/cuda/cuda.h"
 
-#include <fstream>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "loader/gpu/cuda_runtime.h"
 #include "loader/gpu/shared_memory.h"
+#include "loader/transport/boot_id.h"
 #include "loader/transport/cuda/region.h"
 #include "loader/transport/host/endpoint.h"
 #include "loader/transport/host/wire.h"
@@ -16,13 +17,6 @@ namespace headrace {
 namespace {
 
 constexpr absl::string_view kPrefix = "headrace-cuda/1/";
-
-absl::StatusOr<std::string> BootId() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  if (id.empty()) return Error(ErrorCode::kTransport, "cuda: /proc/sys/kernel/random/boot_id cannot be read");
-  return id;
-}
 
 // "headrace-cuda/1/" + host + "/" + the local endpoint's address.
 struct Address {
@@ -119,26 +113,15 @@ class CudaTransport final : public Transport {
   PeerId next_peer_ = 1;
 };
 
-absl::StatusOr<int> ChooseGpu(const CudaRuntime& cuda, const std::optional<int>& wanted) {
-  int gpus = 0, gpu = 0;
-  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDeviceCount(&gpus), "cuda: looking for GPUs"));
-  if (gpus < 1) return Error(ErrorCode::kTransport, "cuda: there is no GPU here");
-  if (wanted.has_value()) return *wanted % gpus;
-  HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDevice(&gpu), "cuda: the current device"));
-  return gpu;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> NewCudaTransport(const CudaOptions& options) {
   HR_ASSIGN_OR_RETURN(const CudaRuntime* cuda, LoadCudaRuntime(options.libraries.cuda_runtime));
   HR_ASSIGN_OR_RETURN(const CudaDriver* driver, LoadCudaDriver(options.libraries.cuda_driver));
-  HR_ASSIGN_OR_RETURN(const int gpu, ChooseGpu(*cuda, options.gpu));
+  HR_ASSIGN_OR_RETURN(const int gpu, GpuOfEndpoint(*cuda, options.gpu, "cuda"));
   HR_ASSIGN_OR_RETURN(const SharedMemoryOf shared, SharedMemoryOf::Gpu(*cuda, *driver, gpu));
-  std::string host = options.host.value_or("");
-  if (host.empty()) {
-    HR_ASSIGN_OR_RETURN(host, BootId());
-  }
+  std::string host = options.host.value_or(BootId());
+  if (host.empty()) return Error(ErrorCode::kTransport, "cuda: /proc/sys/kernel/random/boot_id cannot be read");
   Capabilities capabilities;
   capabilities.map = true;
   capabilities.region_gpu = gpu;

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "loader/transport/boot_id.h"
 #include "loader/transport/private_region.h"
 #include "planner/status.h"
 
@@ -36,13 +36,6 @@ constexpr absl::Duration kCloseTime = absl::Milliseconds(250);
 constexpr absl::Duration kProgressTurn = absl::Microseconds(300);
 constexpr absl::Duration kHealthTurn = absl::Milliseconds(20);
 
-// The same in all processes of a machine, whatever namespaces they are in.
-std::string ThisHost() {
-  std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
-  return boot_id;
-}
-
 absl::Status PeerClosed() { return Error(ErrorCode::kPeerLost, "nccl: the peer closed its connection: it ended"); }
 
 }  // namespace
@@ -59,22 +52,13 @@ absl::Status NcclTransport::Start(const NcclOptions& options) {
   HR_ASSIGN_OR_RETURN(gpu_.cuda, LoadCudaRuntime(libraries_.cuda_runtime));
   HR_ASSIGN_OR_RETURN(gpu_.nccl, LoadLibrary(libraries_.nccl));
   const CudaRuntime& cuda = *gpu_.cuda;
-  int gpus = 0;
-  HR_RETURN_IF_ERROR(
-      cuda.Check(cuda.cudaGetDeviceCount(&gpus), "nccl: no GPU can be used here (is its driver installed?)"));
-  if (gpus == 0) return Error(ErrorCode::kTransport, "nccl: no GPU here: use the transport host or ucx");
-  if (options.gpu.has_value()) {
-    gpu_.device = *options.gpu % gpus;
-  } else {
-    HR_RETURN_IF_ERROR(cuda.Check(cuda.cudaGetDevice(&gpu_.device), "nccl: no current device"));
-  }
-  if (gpu_.device < 0) return Error(ErrorCode::kInvalidOption, absl::StrCat("nccl: no GPU ", gpu_.device));
+  HR_ASSIGN_OR_RETURN(gpu_.device, GpuOfEndpoint(cuda, options.gpu, "nccl"));
   char bus_id[64] = {};
   HR_RETURN_IF_ERROR(
       cuda.Check(cuda.cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, gpu_.device), "nccl: the GPU's bus id"));
   gpu_bus_id_ = bus_id;
   capabilities_.gpu = gpu_.device;
-  host_ = ThisHost();
+  host_ = BootId();
   Descriptor ended(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (ended.get() < 0) return Error(ErrorCode::kTransport, absl::StrCat("nccl: eventfd: ", strerror(errno)));
   gpu_.ended = std::make_shared<Descriptor>(std::move(ended));
